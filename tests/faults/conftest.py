@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.integration.command_line import ROOT
 AT_ONCE = 6
 """Programs that start together: more would only wait for the CPU of a machine with two."""
 ALL_FAULTS = bool(os.environ.get("GPUWATCH_ALL_FAULTS"))
-"""Whether every case is injected, or only each case of `few`, which cover every fault once."""
+"""Whether every case is injected, or only those of `few`, which cover every fault once."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,15 @@ def unprivileged(tmp_path: Path) -> Iterator[Unprivileged]:
 
 @pytest.fixture
 def side_by_side(tmp_path: Path, nvml_library: Path) -> SideBySide:
-    """`side_by_side(check, cases)` calls `check(place, case)` for each case; it names every case that failed."""
+    """`side_by_side(check, cases)` calls `check(place, case)` for each case; it names every case that failed.
 
-    def run(check: Callable[[Place, Any], object], cases: Mapping[str, Any], few: set[str] | None = None) -> None:
-        assert few is None or few <= cases.keys()
-        chosen = {name: case for name, case in cases.items() if ALL_FAULTS or few is None or name in few}
+    `few` holds the names of the cases that a run without GPUWATCH_ALL_FAULTS makes, or how many of the first.
+    """
+
+    def run(check: Callable[[Place, Any], object], cases: Mapping[str, Any], few: set[str] | int | None = None) -> None:
+        names = set(islice(cases, few)) if isinstance(few, int) else few
+        assert names is None or names <= cases.keys()
+        chosen = {name: case for name, case in cases.items() if ALL_FAULTS or names is None or name in names}
         assert chosen
 
         def one(number: int, case: Any) -> None:

@@ -9,7 +9,6 @@ import time
 from itertools import product
 from pathlib import Path
 
-import pytest
 from nvml_sim import SimulatedDriver
 
 from tests.faults.conftest import Place, SideBySide
@@ -50,15 +49,15 @@ def moments(seed: int, most_seconds: float, count: int) -> dict[str, float]:
     return {f"after {seconds:.3f} s": seconds for seconds in chosen}
 
 
-@pytest.mark.parametrize("name", ENDING)
-def test_a_signal_in_the_first_frame_gives_the_terminal_back(
-    simulated_driver: SimulatedDriver, tmp_path: Path, name: str
-) -> None:
-    with dashboard(tmp_path, simulated_driver) as terminal:
-        terminal.read_until("STARTING")
-        terminal.send(signal.Signals[name])
-        terminal.end(128 + signal.Signals[name])
-        assert terminal.is_restored
+def test_a_signal_in_the_first_frame_gives_the_terminal_back(side_by_side: SideBySide) -> None:
+    def check(place: Place, number: signal.Signals) -> None:
+        with dashboard(place.folder, place.driver) as terminal:
+            terminal.read_until("STARTING")
+            terminal.send(number)
+            terminal.end(128 + number)
+            assert terminal.is_restored
+
+    side_by_side(check, {name: signal.Signals[name] for name in ENDING}, few={"SIGINT", "SIGHUP", "SIGQUIT"})
 
 
 def test_a_terminal_that_goes_at_any_moment_of_the_start_ends_it(side_by_side: SideBySide) -> None:
@@ -72,7 +71,7 @@ def test_a_terminal_that_goes_at_any_moment_of_the_start_ends_it(side_by_side: S
             wait_until(lambda: not left_behind(terminal.env))
 
     chosen = enumerate(moments(29, 1.5, 16).items())
-    side_by_side(check, {name: (seconds, number % 2 == 0) for number, (name, seconds) in chosen})
+    side_by_side(check, {name: (seconds, number % 2 == 0) for number, (name, seconds) in chosen}, few=6)
 
 
 def test_a_killed_dashboard_leaves_no_child_that_hangs_in_the_driver(
@@ -250,6 +249,6 @@ def test_a_closed_stream_is_no_crash(side_by_side: SideBySide) -> None:
         assert done.returncode in (0, 2), done.stderr
         assert b"Traceback" not in done.stderr + done.stdout and b"internal error" not in done.stderr
 
-    side_by_side(
-        check, {f"{words[0]} without {closed}": (words, closed) for words, closed in product(COMMANDS, CLOSED)}
-    )
+    cases = {f"{words[0]} without {closed}": (words, closed) for words, closed in product(COMMANDS, CLOSED)}
+    quick = {f"{command} without {closed}" for command, closed in product(("--version", "--attach"), CLOSED)}
+    side_by_side(check, cases, few=quick | {"watch without stdin", "report without stdout", "doctor without stderr"})
