@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +15,8 @@ import pytest
 from nvml_reader import reading
 from nvml_sim import SimulatedDriver
 
-from gpuwatch.samples import GpuFacts, GpuHealth, GpuProcess, GpuSample, GpuStatus, NvmlState
+from gpuwatch.samples import GpuFacts, GpuHealth, GpuProcess, GpuSample, GpuStatus, NvmlState, XidEvent
+from gpuwatch.sources.nvml.process import NvmlSurvey, survey
 
 
 def test_facts_name_the_gpu_and_its_limits(simulated_driver: SimulatedDriver) -> None:
@@ -459,3 +462,205 @@ def test_no_process_is_an_empty_list_and_no_answer_is_none(simulated_driver: Sim
         empty, silent = reader.until(GpuStatus), reader.until(GpuStatus)
     assert empty.processes == ()
     assert silent.processes is None and silent.unavailable["processes"] == "not supported by this GPU"
+
+
+def test_an_xid_of_the_driver_names_its_gpu(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write(gpus=2)
+    with reading(simulated_driver) as reader:
+        before = reader.until(GpuSample)
+        simulated_driver.write("event 1 1 94")
+        event = reader.until(XidEvent)
+        reader.until(GpuSample)
+        after = reader.until(GpuSample)
+    assert (event.uuid, event.xid) == (simulated_driver.uuid(1), 94)
+    assert before.time_ns < event.time_ns < after.time_ns
+    assert len(reader.each(XidEvent)) == 1
+
+
+def test_old_events_are_not_reported_again_to_a_new_monitor(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("event 1 0 79")
+    with reading(simulated_driver) as reader:
+        reader.until(GpuSample)
+        simulated_driver.write("event 1 0 79", "event 2 0 31")
+        assert reader.until(XidEvent).xid == 31
+    assert len(reader.each(XidEvent)) == 1
+
+
+def test_the_kernel_log_tells_what_the_driver_does_not(simulated_driver: SimulatedDriver, tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text("4,1,1,-;NVRM: Xid (PCI:0000:01:00): 31, an old one\n")
+    with reading(simulated_driver, kernel_log=log) as reader:
+        reader.until(GpuSample)
+        with log.open("a") as file:
+            file.write("6,2,2,-;usb 1-1: new device\n")
+            file.write("4,3,3,-;NVRM: Xid (PCI:0000:01:00): 79, pid=4711, GPU has fallen off the bus.\n")
+        event = reader.until(XidEvent)
+    assert (event.uuid, event.xid) == (simulated_driver.uuid(0), 79)
+    assert event.text == "pid=4711, GPU has fallen off the bus."
+
+
+def test_the_same_error_from_both_is_one_event(simulated_driver: SimulatedDriver, tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.touch()
+    with reading(simulated_driver, kernel_log=log) as reader:
+        reader.until(GpuSample)
+        with log.open("a") as file:
+            file.write("4,3,3,-;NVRM: Xid (PCI:0000:01:00): 94, contained\n")
+        simulated_driver.write("event 1 0 94")
+        reader.until(XidEvent)
+        simulated_driver.write("event 1 0 94", "event 2 0 45")
+        reader.until(XidEvent, lambda event: event.xid == 45)
+    assert [event.xid for event in reader.each(XidEvent)] == [94, 45]
+
+
+def test_an_unknown_bus_address_is_an_event_without_a_gpu(simulated_driver: SimulatedDriver, tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.touch()
+    with reading(simulated_driver, kernel_log=log) as reader:
+        reader.until(GpuSample)
+        with log.open("a") as file:
+            file.write("4,3,3,-;NVRM: Xid (PCI:0000:99:00): 79, pid=1\n")
+        assert reader.until(XidEvent).uuid is None
+
+
+def test_without_events_and_log_the_samples_come_all_the_same(
+    simulated_driver: SimulatedDriver, tmp_path: Path
+) -> None:
+    simulated_driver.write("fault nvmlEventSetCreate * error 3")
+    with reading(simulated_driver, kernel_log=tmp_path / "none") as reader:
+        first, second = reader.until(GpuSample), reader.until(GpuSample)
+    assert first.time_ns < second.time_ns
+    assert reader.each(XidEvent) == []
+
+
+def ask(driver: SimulatedDriver, timeout_seconds: float = 120.0) -> NvmlSurvey:
+    return survey(timeout_seconds, env={**os.environ, **driver.env})
+
+
+def test_each_function_has_a_cost_or_a_refusal(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("fault nvmlDeviceGetTemperature 1 error 4", gpus=2)
+    found = ask(simulated_driver)
+    assert found.complete and found.reason is None
+    assert (found.driver_version, found.cuda_version) == ("580.95.05", "13.0")
+    assert {answer.index for answer in found.answers} == {0, 1}
+    assert all((answer.microseconds is None) != (answer.error is None) for answer in found.answers)
+    by_name = {(answer.index, answer.provides): answer for answer in found.answers}
+    assert by_name[0, "fan"].error == "not supported by this GPU"
+    assert by_name[1, "temperature"].error == "no permission"
+    assert (by_name[0, "temperature"].microseconds or 0) > 0
+
+
+def test_the_cost_is_the_drivers(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("fault nvmlDeviceGetMigMode 0 delay 0.2")
+    costs = {answer.provides: answer.microseconds or 0 for answer in ask(simulated_driver).answers}
+    assert costs["MIG"] >= 200_000 > costs["SM clock"]
+
+
+def test_a_hang_keeps_what_was_answered_and_is_named(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("fault nvmlDeviceGetPerformanceState 0 hang")
+    found = ask(simulated_driver, timeout_seconds=15.0)
+    assert not found.complete and "nvmlDeviceGetPerformanceState" in (found.reason or "")
+    assert "temperature" in {answer.provides for answer in found.answers}
+
+
+def test_a_crash_is_named(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("fault nvmlDeviceGetPerformanceState 0 segv")
+    found = ask(simulated_driver)
+    assert not found.complete and "nvmlDeviceGetPerformanceState" in (found.reason or "")
+
+
+def test_no_driver_is_one_sentence(simulated_driver: SimulatedDriver, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    found = survey(120.0, env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path / "none")})
+    assert found.answers == () and (found.reason or "").startswith("libnvidia-ml.so.1 was not found")
+
+
+def test_the_module_prints_json_by_hand(simulated_driver: SimulatedDriver) -> None:
+    env = {**os.environ, **simulated_driver.env, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "gpuwatch.sources.nvml.child", "--survey"]
+    output = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+    *_, last = map(json.loads, output.splitlines())
+    assert last["done"]["driver_version"] == "580.95.05"
+
+
+def modules_after(statement: str) -> set[str]:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    program = f"{statement}\nimport sys\nprint(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    return set(subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize("module", ["source", "process"])
+def test_the_monitor_never_loads_nvml(module: str) -> None:
+    assert not {"pynvml", "ctypes"} & modules_after(f"import gpuwatch.sources.nvml.{module}")
+
+
+def test_the_child_loads_only_the_standard_library_and_pynvml() -> None:
+    loaded = modules_after("import gpuwatch.sources.nvml.child, gpuwatch.sources.nvml.machine")
+    names = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names)
+    assert names - {"__main__", "sitecustomize", "_distutils_hack"} <= {"gpuwatch", "pynvml"}
+    heavy = {"argparse", "asyncio", "dataclasses", "inspect", "logging", "multiprocessing", "statistics", "unittest"}
+    assert not heavy & loaded
+    assert not {name for name in loaded if name.startswith("gpuwatch.") and "sources" not in name} - {
+        "gpuwatch._version",
+        "gpuwatch.metrics",
+    }
+
+
+def test_the_child_does_without_what_costs_it_megabytes() -> None:
+    """typing, pathlib, and what ctypes.util brings along, which pynvml asks on Windows only."""
+    statement = (
+        "from gpuwatch.sources.nvml import child\nchild._import_pynvml()\nfrom gpuwatch.sources.nvml import machine"
+    )
+    loaded = modules_after(statement)
+    assert "pynvml" in loaded
+    assert not {"typing", "pathlib", "urllib.parse", "ctypes.util", "subprocess", "tempfile", "shutil"} & loaded
+
+
+READ_TWICE = """
+import time, pynvml
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+def energy():
+    while True:
+        before = time.monotonic()
+        told = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        if time.monotonic() - before < 0.001:
+            return told, before
+(first, began), _ = energy(), time.sleep(0.3)
+second, ended = energy()
+print((second - first) / 1000 / (ended - began))
+_, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
+print(len(samples), samples[-1].timeStamp - samples[0].timeStamp)
+"""
+
+
+def run(driver: SimulatedDriver, *command: str) -> str:
+    env = {**os.environ, **driver.env}
+    return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+def test_nvitop_reads_it(simulated_driver: SimulatedDriver) -> None:
+    nvitop = shutil.which("nvitop", path=str(Path(sys.executable).parent)) or shutil.which("nvitop")
+    if nvitop is None:
+        pytest.skip("nvitop is not installed (it is in the test extra)")
+    simulated_driver.write("wave 1 utilization constant 37", "gpu 1 name NVIDIA H100 PCIe", gpus=2)
+    screen = run(simulated_driver, nvitop, "--once")
+    assert "580.95.05" in screen and "500W / 700W" in screen
+    assert "H100 80GB HBM3" in screen and "H100 PCIe" in screen
+    assert "90%" in screen and "37%" in screen
+
+
+def test_energy_integrates_power_and_the_ring_spans_ten_seconds(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("wave 0 power phases 0.01 100 0.03 500")
+    watts, ring = run(simulated_driver, sys.executable, "-c", READ_TWICE).splitlines()
+    assert float(watts) == pytest.approx(400, rel=0.05)
+    entries, microseconds = map(int, ring.split())
+    assert entries == 72 and microseconds == pytest.approx(71 * 139_000, rel=0.001)
+
+
+def test_a_misspelt_scenario_is_refused(simulated_driver: SimulatedDriver) -> None:
+    simulated_driver.write("wave 0 utilisation constant 5")
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        run(simulated_driver, sys.executable, "-c", "import pynvml; pynvml.nvmlInit()")
+    assert "unknown word 'utilisation'" in failure.value.stderr
