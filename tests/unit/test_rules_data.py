@@ -621,24 +621,32 @@ class TestStorage:
         made = workers(32, cpu_cores=0.41, blocked_share=0.59, batch_seconds=80.0, batch_cpu_seconds=33.0)
         waits = [80.0] + [0.0] * 8
         few = rank(step=[1.0 + wait for wait in waits], wait=waits, gap=waits, steps=9, loader=loader(num_workers=32))
-        slow = replace(few, workers=made)
-        draft = drafted("io-bound", scene(run(slow), gpus=[gpu(utilization=10)], host=host(pressure_io_percent=99.0)))
+        slow = replace(few, workers=made, process=process(cores=64))
+        waiting = host(pressure_io_percent=99.0)
+        moment = scene(run(slow), gpus=[gpu(utilization=10)], host=waiting, machine=machine(64))
+        draft = drafted("io-bound", moment)
         assert draft.gain is not None and draft.gain.low == 1.0 and draft.severity is Severity.INFO
 
     def test_faster_storage_brings_no_more_than_the_cores_then_carry(self) -> None:
-        def gain(cores: int) -> Gain:
+        def said(cores: int, steps: int = 100) -> Draft | None:
             made = workers(32, cpu_cores=0.41, blocked_share=0.59, batch_seconds=80.0, batch_cpu_seconds=33.0)
             own = process(cores=cores, tree_cores=13.5)
             slow = rank(
-                step=2.5, wait=1.3, gap=1.3, steps=100, loader=loader(num_workers=32), workers=made, process=own
+                step=2.5, wait=1.3, gap=1.3, steps=steps, loader=loader(num_workers=32), workers=made, process=own
             )
             busy = host(cpu_percent=1350 / cores, pressure_io_percent=99.0)
-            draft = drafted("io-bound", scene(run(slow), gpus=[gpu(utilization=48)], host=busy, machine=machine(cores)))
-            assert draft.gain is not None
+            moment = scene(run(slow), gpus=[gpu(utilization=48)], host=busy, machine=machine(cores))
+            return check("io-bound", run_case(moment, holding=STARVED))
+
+        def gain(cores: int) -> Gain:
+            draft = said(cores)
+            assert draft is not None and draft.fires and draft.gain is not None
             assert (draft.severity is Severity.INFO) is (draft.gain.low < 1.01)
             return draft.gain
 
-        assert gain(16).low == 1.0 < gain(16).high < 1.25, "33 CPU seconds a step of 2.5 s fill 13 of 15 cores"
+        assert said(16) is None, "33 CPU seconds a step of 2.5 s fill 13 of 15 cores, and 32 that compute are a crowd"
+        assert said(16, steps=9) is None, "the cores carry no more, however little is known of a step"
+        assert 1.1 < gain(20).low < gain(20).high < 1.35
         assert 1.3 < gain(64).low < gain(64).high == pytest.approx(1.0 / 0.48, rel=0.01)
 
 

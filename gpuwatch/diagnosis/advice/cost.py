@@ -64,9 +64,9 @@ AWAKE = 0.45
 """Threads that sleep through every wait get their cores back slowly on a busy machine. Kept busy by workers, the mean
 computing time fell to 0.42-0.68 of what it was in four runs under heavy foreign load; on a quiet machine it stays."""
 
-SWITCHING, MOST_CROWDED = 0.37, 4.0
-"""Share of the cores' work lost to switching, at most, per worker per core beyond the first; and the workers per core
-up to which that was measured."""
+LEAST_SWITCHING, SWITCHING, MOST_CROWDED = 0.19, 0.37, 4.0
+"""Share of the cores' work lost to switching, at least and at most, per worker per core beyond the first; and the
+workers per core up to which that was measured."""
 LEAST_SEEN, MOST_SEEN = 4.0, 10.0
 """How much faster loading became with one thread per worker where threads fought: 4x (mmdetection#6867), 6.9x
 (np.linalg.svd in 4 workers on 2 cores, measured), up to 10x (transferable-samplers#12)."""

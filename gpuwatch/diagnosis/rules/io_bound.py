@@ -16,7 +16,7 @@ Not when:
     The first epoch still fills the page cache: it may vanish by itself and the text says so. Memory is so short that
     the page cache is evicted: then memory is the cause. I/O wait in percent proves nothing, it is idle CPU. All cores
     are busy, a quota stops the run, or workers push each other off their cores: a line that reads may then wait for a
-    core.
+    core. The cores would soon be full without the reading: its end would bring less than 1.05x.
 Causes:
     Many small reads, a device at its throughput, a network file system, or a page cache that memory pressure empties
     (then host-memory-pressure comes before it). A first epoch reads from a cold cache and may pass.
@@ -35,15 +35,17 @@ Source:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from gpuwatch.diagnosis.advice.cost import StepCost, step_cost
+from gpuwatch.diagnosis.advice.cost import LEAST_SWITCHING, MOST_CROWDED, SWITCHING, StepCost, step_cost
 from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
-from gpuwatch.diagnosis.advice.gains import from_share, without
+from gpuwatch.diagnosis.advice.gains import from_share, middle, without
 from gpuwatch.diagnosis.advice.lines import READS, HotLine, hottest, with_interval
 from gpuwatch.diagnosis.advice.resources import (
     BLOCKED_SHARE,
     PRESSURE_IO_PERCENT,
+    allowed_cores,
     batch_cpu_share,
     is_cpu_exhausted,
     is_storage_bound,
@@ -55,7 +57,7 @@ from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_sample
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import advise
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import LIKELY_GAIN, RunCase, rule, threshold
 from gpuwatch.numbers import grouped, percent
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share
 
@@ -105,15 +107,19 @@ def io_bound(case: RunCase, limits: Thresholds) -> Draft | None:
     )
     if is_calm and (reading is None or reading.share.value < limits.clear_blocked_share):
         return None
+    gain = _gain(case, starvation, reading)
     return Draft(
         summary=_summary(rank, reading),
         severity=Severity.WARNING,
         level=min(starvation.level, Level.E2),
         evidence=_evidence(case, reading),
-        fires=is_storage_bound(case, limits.blocked_share, limits.pressure_percent)
-        or (reading is not None and reading.share.value >= limits.blocked_share),
+        fires=middle(gain) >= LIKELY_GAIN
+        and (
+            is_storage_bound(case, limits.blocked_share, limits.pressure_percent)
+            or (reading is not None and reading.share.value >= limits.blocked_share)
+        ),
         fix=_fix(case, step_cost(case, starvation), reading),
-        gain=_gain(case, starvation, reading),
+        gain=gain,
         ruled_out=rivals(case, "storage"),
         verify="I/O pressure below 10 %, workers blocked less than 15 %, the wait below 6 %",
         chart=("host.pressure_io_percent", "run.wait_share"),
@@ -128,12 +134,32 @@ def _gain(case: RunCase, starvation: Starvation, reading: _Reading | None) -> Ga
     waiting = [blocked / max(busy.value, LEAST_BUSY)] if blocked is not None and busy is not None else []
     waiting += [reading.share.low] if reading is not None else []
     if cost is None or cost.workers < 1 or not waiting:
-        return from_share(0.0, starvation.share, CAP)
+        return from_share(0.0, min(starvation.share, 1.0 - 1.0 / _carried_by_cores(case)), CAP)
     share = min(1.0, max(waiting))
-    halved, without_it = (cost.reading_less(share * part).gain(cost.workers) for part in (0.5, 1.0))
+    halved, without_it = (cost.reading_less(share * part) for part in (0.5, 1.0))
+    least = halved.gain(cost.workers).low / (1.0 + SWITCHING * _more_crowded(cost, halved))
+    highest = without_it.gain(cost.workers).high / (1.0 + LEAST_SWITCHING * _more_crowded(cost, without_it))
     most = without(starvation.share)
-    low, high = (round(min(most, max(1.0, end)), 3) for end in (halved.low, without_it.high))
+    low, high = (round(min(most, max(1.0, end)), 3) for end in (least, highest))
     return Gain(low, high, CAP)
+
+
+def _carried_by_cores(case: RunCase) -> float:
+    """How many times as fast the cores carry loading that never waits for storage, at most; infinite if not known."""
+    rank, cores = case.run.critical, allowed_cores(case)
+    used = rank.workers.cpu_cores * rank.workers.count if rank.workers and rank.workers.cpu_cores else 0.0
+    if rank.workers is None or used <= 0.0:
+        return math.inf
+    crowd = min(MOST_CROWDED, max(1.0, rank.workers.count / cores))
+    return max(1.0, cores / used / (1.0 + LEAST_SWITCHING * (crowd - 1.0)))
+
+
+def _more_crowded(now: StepCost, then: StepCost) -> float:
+    """How many more times over workers that wait less for storage would fill the cores: that costs their work."""
+    before, after = (
+        min(MOST_CROWDED, max(1.0, each.workers * each.batch_demand_share / each.allowed_cores)) for each in (now, then)
+    )
+    return max(0.0, after - before)
 
 
 def _summary(rank: RankWindow, reading: _Reading | None) -> str:
