@@ -405,6 +405,14 @@ class TestBurstyPrefetch:
         several = drafted("bursty-prefetch", replace(moment, runs=(run(*ranks),)))
         assert several.gain is None and several.hint is not None, "each rank waits for the others' bursts too"
 
+    def test_workers_that_could_not_keep_up_if_they_never_idled_are_too_few(self) -> None:
+        """Four take 0.8 s for a batch, give or take 40 %, and a step 0.16 s: in order they idle 18 % of their time."""
+        chance = random.Random(4)
+        making = [chance.lognormvariate(-0.3, 0.4) for _ in range(400)]
+        moment = queued(making, 0.16, busy_share=0.82)
+        assert silent("bursty-prefetch", moment)
+        assert drafted("workers-too-few", moment).fires
+
     def test_workers_that_stand_in_line_for_a_core_are_no_bursts_of_batches(self) -> None:
         made = {"cpu_cores": 0.5, "busy_share": 0.6, "batch_seconds": 0.1, "batch_cpu_seconds": 0.05}
         for in_line, is_silent in ((0.05, False), (0.2, True)):

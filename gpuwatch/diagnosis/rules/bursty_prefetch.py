@@ -12,10 +12,11 @@ Fires:
 Clears:
     Below 3 %.
 Not when:
-    A few items hold the loss (slow-samples), every N-th batch is late (too few workers), or cores, a quota, storage or
-    memory explain it; the queue holds as many batches already, memory holds no more, or, by the model, no deeper queue
-    saves 2 % of the time. Workers wait for a core at least a quarter as long as they compute: then the machine causes
-    the bursts.
+    A few items hold the loss (slow-samples), every N-th batch is late or the workers would be too slow if they never
+    idled (too few of them: in order they wait for each other, so a deeper queue wins next to nothing), or cores, a
+    quota, storage or memory explain it; the queue holds as many batches already, memory holds no more, or, by the
+    model, no deeper queue saves 2 % of the time. Workers wait for a core at least a quarter as long as they compute:
+    then the machine causes the bursts.
 Causes:
     Batches whose cost varies, or workers that all pause at the same time.
 Fix:
@@ -87,7 +88,8 @@ def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     if is_at_handover_floor(rank) or busy.value >= limits.busy_share:
         return None
-    if worker_line_factor(rank) >= CROWDED_FACTOR:
+    cost = step_cost(case, starvation)
+    if worker_line_factor(rank) >= CROWDED_FACTOR or (cost is not None and not cost.keeps_up):
         return None
     share, rhythm = avoidable_share(rank, starvation), _rhythm(rank, loader.num_workers)
     if share < limits.clear_share or deviation < limits.batch_deviation or (rhythm or 0.0) >= RHYTHM:

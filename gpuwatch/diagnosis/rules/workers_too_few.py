@@ -4,9 +4,10 @@ Means:
     Every worker is busy all the time and still the training thread waits, typically for every N-th batch with N
     workers; the machine has cores that nothing uses.
 Evidence:
-    Workers busy at least 85 % of the time (their own records, else samples of their stacks), free cores within
-    affinity and quota, and, where a hook times the waits, the comb: their autocorrelation at lag N is 0.6 or more
-    where every worker is too slow (0.84-0.94 measured, 0.07-0.25 otherwise).
+    Workers busy at least 85 % of the time (their own records, else samples of their stacks), or their batches take
+    them so long by their own records that they would be too slow if they never idled; free cores within affinity and
+    quota, and, where a hook times the waits, the comb: their autocorrelation at lag N is 0.6 or more where every
+    worker is too slow (0.84-0.94 measured, 0.07-0.25 otherwise).
 Fires:
     data-starvation holds, workers are busy, at least 2 cores (or what the added workers need) are free, and there
     are fewer than 0.7 of the workers that the cores carry.
@@ -75,7 +76,7 @@ def workers_too_few(case: RunCase, limits: Thresholds) -> Draft | None:
     cost = step_cost(case, starvation) if starvation is not None else None
     waits = [wait for (wait,) in settled(rank, rank.columns.wait_seconds)]
     rhythm = comb(waits, count)
-    if starvation is None or cost is None or not _all_busy(rank, rhythm, limits):
+    if starvation is None or cost is None or not _cannot_keep_up(rank, cost, rhythm, limits):
         return None
     advice = advise(case, cost, at_least=count + 1, earlier=case.advised.get("workers-too-few"))
     free = free_cores(case)
@@ -108,8 +109,11 @@ def _busy_share(rank: RankWindow) -> float | None:
     return busy.value if busy is not None else None
 
 
-def _all_busy(rank: RankWindow, rhythm: float | None, limits: Thresholds) -> bool:
+def _cannot_keep_up(rank: RankWindow, cost: StepCost, rhythm: float | None, limits: Thresholds) -> bool:
+    """Whether the workers are busy, or idle only because batches are handed over in order and one takes long."""
     busy = _busy_share(rank)
+    if rank.workers is not None and rank.workers.batch_seconds is not None and not cost.keeps_up:
+        return True
     return busy >= limits.busy_share if busy is not None else rhythm is not None and rhythm >= limits.comb
 
 
