@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gpuwatch.diagnosis.advice.starvation import fluctuates, is_over, starvation_of
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.timeline.windows import RankWindow
-from tests.unit.scene_builder import later, rank, run, run_case, scene
+from tests.unit.scene_builder import gpu, later, rank, run, run_case, scene
 from tests.unit.stack_windows import sampled, watched
 
 SECONDS = [1.0 / 8] * 480  # 60 s of steps of 125 ms
@@ -25,10 +27,11 @@ def losing(*, until: float, from_second: float = 0.0, every: int = 1, share: flo
     return rank(step=periods, wait=waits, gap=waits, steps=480)
 
 
-def over(member: RankWindow) -> bool:
-    starvation = starvation_of(run_case(scene(run(member))))
+def over(member: RankWindow, utilization: Sequence[float] = (60.0,)) -> bool:
+    case = run_case(scene(run(member), gpus=[gpu(utilization=utilization)]))
+    starvation = starvation_of(case)
     assert starvation is not None
-    return is_over(member, starvation, starvation.share)
+    return is_over(case, starvation, starvation.share)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,13 @@ def seen(*waited: tuple[int, float]) -> RankWindow:
 )
 def test_without_a_hook_the_waits_of_the_looks_tell_the_same(member: RankWindow, expected: bool) -> None:
     assert over(member) is expected
+
+
+def test_waits_that_the_gpus_queue_hides_are_no_loss() -> None:
+    hidden = seen((35, 0.4), (25, 0.2))
+    assert over(hidden, [60.0] * 70 + [99.0] * 50)
+    assert not over(hidden, [60.0] * 70 + [80.0] * 50)
+    assert not over(hidden, [60.0] * 90 + [99.0] * 30)
 
 
 def test_few_steps_tell_no_end() -> None:

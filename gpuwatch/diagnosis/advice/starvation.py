@@ -409,15 +409,15 @@ def _by_seconds(rank: RankWindow) -> tuple[Sequence[tuple[float, ...]], int]:
     return rows, max(1, math.ceil(period * len(rows) / trained)) if period and trained else 1
 
 
-def is_over(rank: RankWindow, starvation: Starvation, avoidable: float, over_seconds: float = OVER_SECONDS) -> bool:
+def is_over(case: RunCase, starvation: Starvation, avoidable: float, over_seconds: float = OVER_SECONDS) -> bool:
     """Whether nothing is lost any more: for 20 s of training, and three times as long as it ever paused before.
 
     After a cause has gone a minute's mean still holds it: a run that lost half of its time falls below 6 % after 53 s.
     Where single items take long, the time without a loss is no end but the usual pause.
     """
-    most = CLEAN_SHARE + starvation.share - avoidable
+    rank, most = case.run.critical, CLEAN_SHARE + starvation.share - avoidable
     if starvation.wait is not None:
-        return _is_over_outside(rank, most, over_seconds)
+        return _is_over_outside(case, starvation, most, over_seconds)
     lost = rank.columns.gap_seconds if _is_of_gpu(starvation) else rank.columns.wait_seconds
     clean = [share <= most for share in _block_shares(settled(rank, rank.columns.period_seconds, lost))]
     runs = [(is_clean, len(list(run))) for is_clean, run in groupby(clean)]
@@ -427,17 +427,33 @@ def is_over(rank: RankWindow, starvation: Starvation, avoidable: float, over_sec
     return runs[-1][1] * BLOCK_SECONDS >= over_seconds and runs[-1][1] >= TIMES_PAUSED * paused
 
 
-def _is_over_outside(rank: RankWindow, most: float, over_seconds: float) -> bool:
+def _is_over_outside(case: RunCase, starvation: Starvation, most: float, over_seconds: float) -> bool:
     """The same of waits that samples show: this many blocks with a loss would hardly all be so old by chance.
 
     Steps are not seen one by one, so slow items that come at random are distinguished from other waits by that alone.
     """
-    lost = [share > most for share in _block_shares(rank.stacks.waits if rank.stacks else ())]
+    shares, block_seconds = _lost_outside(case, starvation)
+    lost = [share > most for share in shares]
     if True not in lost:
-        return bool(lost) and len(lost) * BLOCK_SECONDS >= over_seconds
+        return bool(lost) and len(lost) * block_seconds >= over_seconds
     calm = lost[::-1].index(True)
     chance = (1.0 - calm / len(lost)) ** sum(lost)
-    return calm * BLOCK_SECONDS >= over_seconds and chance < UNLIKELY
+    return calm * block_seconds >= over_seconds and chance < UNLIKELY
+
+
+def _lost_outside(case: RunCase, starvation: Starvation) -> tuple[list[float], float]:
+    """What was lost of each stretch of training, and its seconds: what a GPU had queued meanwhile is not lost.
+
+    A job that waited 17 % of its time for what its GPU's queue hid lost nothing any more.
+    """
+    rank, gpu = case.run.critical, _busiest(case)
+    rows = rank.stacks.waits if rank.stacks is not None else ()
+    if starvation.on_gpu and gpu is not None:
+        blocks = _busy_and_waiting(rank, gpu, exact=False)
+        if blocks:
+            seconds = sum(trained for trained, _ in rows) / len(blocks)
+            return [min(waited, 1.0 - busy) for _, busy, waited in blocks], seconds
+    return _block_shares(rows), BLOCK_SECONDS
 
 
 def fluctuates(rank: RankWindow, starvation: Starvation, avoidable: float, clear_share: float) -> bool:

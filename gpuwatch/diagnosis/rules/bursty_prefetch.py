@@ -97,7 +97,7 @@ def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
     deeper, gain = _deeper(case, starvation, deviation)
     if len(case.run.ranks) > 1:
         gain = None  # each of them waits for the others' bursts too
-    if deeper is None or is_over(rank, starvation, share, CHANGED_SECONDS):
+    if deeper is None or is_over(case, starvation, share, CHANGED_SECONDS):
         return None
     present = loader.prefetch_factor or USUAL_PREFETCH
     more = loader.num_workers * (deeper - present) * (loader.batch_bytes or 0)

@@ -122,7 +122,7 @@ def _by_steps(case: RunCase, limits: Thresholds) -> Draft | None:
         is_lost = is_certain or (not is_early(rank) and interval is not None and interval.low >= limits.fire_share)
         return _early(rank, starvation, interval, limits) if interval is not None and is_lost else None
     has_ended = share < limits.clear_share and not fluctuates(rank, starvation, share, limits.clear_share)
-    if has_ended or (is_over(rank, starvation, share) and not _pauses_between_slow_items(case)):
+    if has_ended or (is_over(case, starvation, share) and not _pauses_between_slow_items(case)):
         return None
     by_thread = thread_fix(case, starvation)
     cause, draft = _cause(case) if by_thread is None else ("a thread that makes the batches", None)
