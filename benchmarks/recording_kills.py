@@ -42,7 +42,7 @@ class Killed:
 
 
 def kill_one(path: Path, after: int) -> Killed:
-    """Kills a writer after so many batches were told, and reads its file."""
+    """Kills a writer after this many batches were written, and reads its file."""
     told_ns, told_count = _recorded_until_killed(path, after)
     try:
         with Recording(path) as recording:

@@ -123,7 +123,7 @@ class Trainings:
         return [process.pid for process in self._alive]
 
     def advance(self, seconds: float) -> None:
-        """Starts and kills those whose time has come by so many seconds after the beginning."""
+        """Starts and kills those whose time has come by this many seconds after the beginning."""
         for process, kill_at in list(self._alive.items()):
             if process.poll() is not None:
                 del self._alive[process]
@@ -341,7 +341,7 @@ class _SimulatedTraining:
 
 
 def _slowed(scenario: Scenario) -> Scenario:
-    """With steps that take so many times as long, so that a day of them can be played in minutes."""
+    """With steps that take this many times as long, so that a day of them can be played in minutes."""
     loader, compute = scenario.loader, scenario.compute
     return replace(
         scenario,

@@ -59,7 +59,7 @@ class Program:
         return self.output.read_text(errors="replace")[-_TAIL:].strip()
 
     def wait_for_lines(self, log: Path, lines: int, seconds: float) -> None:
-        """Until the log has so many.
+        """Until the log has this many.
 
         Raises:
             TrainingFailedError: it ended first, or took too long.

@@ -40,7 +40,7 @@ def recorded(path: Path) -> list[Sample]:
 
 
 def trained(path: Path, samples: int) -> list[StepEnd]:
-    """The steps of the training whose steps have so many samples."""
+    """The steps of the training whose steps have this many samples."""
     return [each for each in recorded(path) if isinstance(each, StepEnd) and each.samples == samples]
 
 

@@ -250,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("target", help="a module of tests/fuzz (packets, recordings, ...), or a dotted name")
     parser.add_argument("--seconds", type=float, default=60.0, help="wall time of the run (default: %(default)s)")
-    parser.add_argument("--inputs", type=int, help="end after so many inputs")
+    parser.add_argument("--inputs", type=int, help="end after this many inputs")
     parser.add_argument("--seed", type=int, default=1, help="the same seed makes the same inputs")
     parser.add_argument("--workers", type=int, default=1, help="child processes at a time")
     parser.add_argument("--failures", type=Path, default=Path("fuzz-failures"), help="where failing inputs are saved")

@@ -64,7 +64,7 @@ class Recorder:
     def record(self, seconds: float, pages: int = 0, maps_per_second: float = 0.0) -> Pauses:
         """Every pause of the calling thread over the threshold; it runs nothing else, and the GIL is released.
 
-        With `pages` it maps memory so many times a second, as often as it can where that is 0.
+        With `pages` it maps memory this many times a second, as often as it can where that is 0.
         """
         loops = ctypes.c_int64()
         threshold_ns = round((THRESHOLD_WITH_PAGES_SECONDS if pages else THRESHOLD_SECONDS) * 1e9)

@@ -92,7 +92,7 @@ class Shape:
         return sum(found) / max(len(found), 1)
 
     def misled(self) -> float:
-        """The share of looks that told another loader than the one of the last batches before and after the look."""
+        """The share of looks that named another loader than the one of the last batches before and after the look."""
         times = [event.time_ns for event in self.events]
         clear = wrong = 0
         for look in self.looks:
@@ -118,7 +118,7 @@ class Shape:
         return len(inside)
 
     def counted(self, loader: str) -> tuple[int, int]:
-        """Batches told by the counts in a row, and how many epochs began meanwhile."""
+        """Batches that the counts show in a row, and how many epochs began meanwhile."""
         counts = [look.state for look in self.looks if look.state is not None and look.state.settings.dataset == loader]
         batches = epochs = 0
         for before, after in itertools.pairwise(counts):

@@ -37,7 +37,7 @@ def fixed_scenario() -> Iterator[None]:
 
 
 def record(path: Path, scenario: str, seconds: float, *, seed: int = 0, interval_seconds: float = 1.0) -> Path:
-    """A closed recording of so many seconds from the run's first step on."""
+    """A closed recording of this many seconds from the run's first step on."""
     monitor = recording_monitor(path, scenario, seconds, seed=seed, interval_seconds=interval_seconds)
     monitor.stop()
     return path
@@ -57,7 +57,7 @@ def record_samples(path: Path, scenario: str, seconds: float, *, seed: int = 0) 
 def recording_monitor(
     path: Path, scenario: str, seconds: float, *, seed: int = 0, interval_seconds: float = 1.0
 ) -> Monitor:
-    """The monitor after so many seconds, still recording: stop it."""
+    """The monitor after this many seconds, still recording: stop it."""
     monitor = simulated_monitor(scenario, seed=seed, virtual=True, interval_seconds=interval_seconds)
     monitor.record(path)
     monitor.run_until(monitor.snapshot().time_ns + round(seconds * 1e9))

@@ -226,7 +226,7 @@ def put_segment(
 
 
 def constant_chunk(columns: int = 80) -> bytes:
-    """A chunk of a few bytes whose columns claim so many equal values."""
+    """A chunk of a few bytes whose columns claim this many equal values."""
     growing = bytes((3,)) + (18).to_bytes(4, "little") + b"\x01" + bytes(8) + b"\xff\x01" + bytes(7)
     constant = bytes((1,)) + len(pack(1.5)).to_bytes(4, "little") + pack(1.5)
     return zlib.compress(growing + constant * columns, 9)

@@ -87,7 +87,7 @@ def content(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_an_arm_that_steps_twice_as_often_is_called_faster(script: Path) -> None:
-    """So much more often, and in so many runs, that one which a busy machine holds for seconds does not hide it."""
+    """Often enough, and in enough runs that one which a busy machine holds for seconds does not hide it."""
     result = tried(script, "--arg", "pause=0.002", "--runs", "5", "--format", "json", behind=("--pause", "0.04"))
     assert result.returncode == 0, result.stderr
     told = content(result)

@@ -1,4 +1,4 @@
-"""`python -m tests.rule_pages`: says which pages of docs/rules are stale; with `--write` makes them anew."""
+"""`python -m tests.rule_pages`: says which pages of docs/rules are stale; `--write` makes them again."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ RULES = all_rules()
 def test_the_page_is_what_the_rule_says_today(name: str) -> None:
     path = FOLDER / name
     assert path.exists(), "python -m tests.rule_pages --write makes it"
-    assert path.read_text(encoding="utf-8") == content(name), "stale: python -m tests.rule_pages --write makes it anew"
+    assert path.read_text(encoding="utf-8") == content(name), "stale: python -m tests.rule_pages --write makes it again"
 
 
 def test_there_is_no_page_of_a_rule_that_is_gone() -> None:

@@ -55,7 +55,7 @@ class Loading:
     io_seconds: float = 0.0
     spread: float = 0.08  # sigma of the logarithm of a batch's time
     slow_share: float = 0.0  # of the batches,
-    slow_times: float = 1.0  # that take so many times as long
+    slow_times: float = 1.0  # that take this many times as long
     slow_worker_times: float = 1.0  # as long as the others' take the first worker's batches, all of them
     prefetch: int = 2
     in_order: bool = True
@@ -81,7 +81,7 @@ class Computing:
     asks: bool = False  # loss.item() in each step
     intensity: float = 0.9  # of the power limit, while busy
     tensor_percent: float = 45.0
-    queue_steps: float = 1.7  # the driver takes 1,024 launches ahead: so many steps of 600 kernels
+    queue_steps: float = 1.7  # the driver takes 1,024 launches ahead: this many steps of 600 kernels
     memory_share: float = 0.8
     model: ModelFacts = TUNED
     batch_shapes: int = 1
@@ -89,7 +89,7 @@ class Computing:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine. `foreign_cores` wants so many threads' worth of cores for other processes."""
+    """The machine. `foreign_cores` wants this many threads' worth of cores for other processes."""
 
     cores: int = 16
     quota: float | None = None

@@ -1,6 +1,6 @@
 """The same run as it is seen without a hook: what looks at its stacks and its loaders' counters would bring.
 
-Nothing that only a hook knows gets through. What the stack source tells is made with its own noise: so many looks a
+Nothing that only a hook knows gets through. What the stack source reports is made with its own noise: this many looks a
 second, a few of them torn, and the edges of a phase anywhere between two looks.
 """
 

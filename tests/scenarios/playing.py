@@ -15,7 +15,7 @@ _ALL = {**EVERY, **RANDOM}
 
 
 def play(streams: Sequence[tuple[str, int]], jobs: int) -> list[Judged]:
-    """Judges streams of (scenario, seed), the longest first, in so many processes."""
+    """Judges streams of (scenario, seed), the longest first, in this many processes."""
     longest = sorted(streams, key=lambda one: -_ALL[one[0]].seconds * max(1, _ALL[one[0]].job.ranks))
     if jobs <= 1:
         results = [play_one(one) for one in longest]

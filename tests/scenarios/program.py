@@ -146,7 +146,7 @@ class Player:
         Args:
             loader: which is read, None for none.
             micro: batches of it, each with its backward.
-            times: so many times as long on the GPU as `job` says.
+            times: this many times as long on the GPU as `job` says.
             asks: for the loss; as `job` says where None.
             optimizer: whether an optimizer of torch's steps.
             also: loaders of which one batch is read in addition.
@@ -190,7 +190,7 @@ class Player:
         yield
 
     def read(self, loader: int = TRAIN_LOADER, *, seconds: float = 0.0, gpu_share: float = 0.0) -> Acts:
-        """A batch that is not trained on: it is skipped, or computed on for so many seconds without a backward."""
+        """A batch that is not trained on: it is skipped, or computed on for this many seconds without a backward."""
         self._take(loader)
         for rank in self.ranks:
             if seconds:
@@ -225,7 +225,7 @@ class Player:
         leaves: bool = False,
         sees_waits: bool = True,
     ) -> Acts:
-        """An evaluation of so many batches in so many seconds; what the GPU does not take of them is waiting.
+        """An evaluation of this many batches in this many seconds; what the GPU does not take of them is waiting.
 
         Args:
             batches: of its loader.
@@ -342,7 +342,7 @@ class Player:
         self.model_changes.append((self.now, changes))
 
     def shapes(self, count: int) -> None:
-        """The hook has seen so many shapes of batches by now."""
+        """The hook has seen this many shapes of batches by now."""
         self.loader_changes.append((self.now, {"batch_shapes": count}))
 
     # ---- below

@@ -78,7 +78,7 @@ class Scenario:
     fixed: bool = False  # its parameters are drawn by itself, not perturbed
     hooked: bool = True  # else it is attached to: seen by its stacks, its loaders' counters and /proc
     make: Callable[[Job, random.Random], Job] | None = None
-    every: int = 1  # played for one seed in so many of them: 8 where a stream lasts an hour
+    every: int = 1  # played for one seed in n: 8 where a stream lasts an hour
     unlabelled: bool = False  # nothing is to be found: every finding's change is tried instead
 
     @property

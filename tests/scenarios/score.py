@@ -52,7 +52,7 @@ class RuleScore:
     causes: int = 0  # streams of which it is the cause, as far as data-starvation was said,
     right_causes: int = 0  # and those in which it was named
     flips: int = 0  # ends and returns while its cause was there,
-    hours: float = 0.0  # in so many of them
+    hours: float = 0.0  # in this many of them
     stray: int = 0  # said below a warning where no label asks for it
 
     @property

@@ -82,7 +82,7 @@ def seed_of(job: Unusual, seed: int) -> str:
 def seconds_for(
     job: Unusual, seed: int, samples: int, changed: Job, loaders: dict[int, Loading], without: frozenset[str]
 ) -> float:
-    """How long a changed job takes for so many samples."""
+    """How long a changed job takes for this many samples."""
     player = Player(changed, job.program, seed_of(job, seed), loaders=loaders, without=without)
     while player.samples < samples and player.ended is None:
         player.advance()
@@ -218,7 +218,7 @@ def play_one(one: tuple[str, str, int]) -> Stream:
 
 
 def play_all(names: Iterable[str], seeds: Sequence[int], jobs: int, views: Sequence[str] = VIEWS) -> list[Stream]:
-    """Plays jobs in so many processes."""
+    """Plays jobs in this many processes."""
     streams = [(name, view, seed) for name in names for view in views for seed in seeds]
     if jobs <= 1:
         return [play_one(one) for one in streams]

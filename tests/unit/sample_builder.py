@@ -37,7 +37,7 @@ TRAINER = "4711.1"
 
 
 def at(seconds: float) -> int:
-    """The monotonic time so many seconds after the start."""
+    """The monotonic time this many seconds after the start."""
     return START_NS + round(seconds * SECOND)
 
 

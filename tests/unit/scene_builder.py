@@ -324,7 +324,7 @@ def host(*, latest: dict[str, Any] | None = None, window: float = 60.0, **fields
 
 
 def machine(cores: int = 16, **fields: Any) -> MachineFacts:
-    """A machine of so many cores."""
+    """A machine of this many cores."""
     usual: dict[str, Any] = {"time_ns": START_NS, "hostname": "node07", "kernel": "6.8", "cpu_count": cores}
     return MachineFacts(**(usual | fields))
 
@@ -357,7 +357,7 @@ def scene(
 
 
 def later(moment: Scene, seconds: float) -> Scene:
-    """The same picture, so many seconds later."""
+    """The same picture, this many seconds later."""
     return replace(moment, now_ns=moment.now_ns + int(seconds * SECOND))
 
 

@@ -57,7 +57,7 @@ def run(pid: int = 4711, **fields: Any) -> RunNow:
 
 
 def snapshot(*gpus: GpuNow, runs: tuple[RunNow, ...] = (), seconds: float = 60.0, **fields: Any) -> Snapshot:
-    """A live machine, watched for so many seconds."""
+    """A live machine, watched for this many seconds."""
     usual: dict[str, Any] = {
         "time_ns": round(seconds * SECOND),
         "wall_time": 0.0,

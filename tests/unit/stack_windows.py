@@ -52,7 +52,7 @@ def watched(
     batches_per_second: float | None = 5.0,
     **fields: Any,
 ) -> StackWindow:
-    """Stacks over so many seconds, and the loader's counter."""
+    """Stacks over this many seconds, and the loader's counter."""
     rest = 1.0 - sum(phases.values())
     all_phases = {**dict.fromkeys(get_args(StackPhase), 0.0), **phases}
     all_phases["other"] += max(0.0, rest)
@@ -128,7 +128,7 @@ def from_outside(**fields: Any) -> LoaderFacts:
 
 
 def current_line(number: int, *, since: float, until: float = 200.0, phase: str = "wait", **fields: Any) -> CurrentLine:
-    """The training thread on one line of train.py, from so many seconds after the start to the last look."""
+    """The training thread on one line of train.py, from this many seconds after the start to the last look."""
     since_ns, until_ns = (START_NS + int(seconds * 1e9) for seconds in (since, until))
     usual: dict[str, Any] = {
         "trainer": "4711.1",

@@ -16,7 +16,7 @@ from tests.unit.stack_windows import from_outside, sampled, watched
 
 
 def few(steps: int, waits: list[float], *, compute: float = 0.5, warm: bool = False, workers: int = 0) -> RunCase:
-    """A run on the CPU that has made so many settled steps."""
+    """A run on the CPU that has made this many settled steps."""
     periods = [compute + wait for wait in waits]
     trained = rank(
         step=periods,
@@ -83,7 +83,7 @@ def test_what_eight_steps_do_not_show_is_not_said(waits: list[float]) -> None:
 
 
 def attached(batches: int, seconds: list[tuple[float, float]]) -> RunCase:
-    """A run on the CPU that is seen from outside for so many seconds of (training, waiting)."""
+    """A run on the CPU that is seen from outside for this many seconds of (training, waiting)."""
     share = sum(waited for _, waited in seconds) / sum(time for time, _ in seconds)
     seen = watched(
         {"wait": share, "forward": 1.0 - share},

@@ -37,7 +37,7 @@ def spans(*seconds: tuple[float, float]) -> list[tuple[int, int]]:
 
 
 def at_steps(trained: RankWindow, every: int) -> list[int]:
-    """The moments at which every so many-th step begins."""
+    """The moments at which each n-th step begins."""
     columns = trained.columns
     return [
         end - round(period * SECOND) + 1

@@ -49,7 +49,7 @@ def test_losses_are_over_when_none_comes_for_longer_than_they_ever_paused(member
 
 
 def seen(*waited: tuple[int, float]) -> RankWindow:
-    """A minute of looks without a hook: so many seconds in which a share was waited, one stretch after the other."""
+    """A minute of looks without a hook: this many seconds in which a share was waited, one stretch after the other."""
     waits = [(1.0, share) for seconds, share in waited for _ in range(seconds)]
     mean = sum(share for _, share in waits) / len(waits)
     return sampled(watched({"wait": mean}, samples=6000, seconds=60.0, waits=waits))

@@ -20,7 +20,7 @@ COMPUTE = 0.1
 
 
 def fed_by(count: int, needed: float) -> Scene:
-    """A run for which so many workers make batches with a fifth of margin, before that number is rounded."""
+    """A run for which this many workers make batches with a fifth of margin, before that number is rounded."""
     making = needed * COMPUTE / 1.2
     wait = making / count - COMPUTE if count else making
     made = workers(count, cpu_cores=0.5, batch_seconds=making, batch_cpu_seconds=0.5 * making) if count else None

@@ -82,7 +82,7 @@ def test_the_number_of_workers_has_a_fifth_of_margin() -> None:
     ],
 )
 def test_speed_ups_of_real_runs_lie_in_the_predicted_range(case: RunCase, measured: dict[int, float]) -> None:
-    """Plain torch scripts on 2 cores: samples per second with so many workers over those with none."""
+    """Plain torch scripts on 2 cores: samples per second with this many workers over those with none."""
     cost = cost_of(case)
     for count, ratio in measured.items():
         gain = cost.gain(count)

@@ -1,4 +1,4 @@
-"""Logging, evaluating and saving so many times as rarely, in scripts as people write them."""
+"""Logging, evaluating and saving this many times as rarely, in scripts as people write them."""
 
 from __future__ import annotations
 

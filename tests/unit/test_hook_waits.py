@@ -1,4 +1,4 @@
-"""When a `next` is metered: one in so many, and always the last of a pass, which may be smaller."""
+"""When a `next` is metered: one in n, and always the last of a pass, which may be smaller."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_runs_that_do_not_scatter_differ_or_do_not() -> None:
 
 
 def _called(change: float, scatter: float, experiments: int, seed: int) -> int:
-    """Of so many experiments with five runs a side, those that call a difference."""
+    """Of this many experiments with five runs a side, those that call a difference."""
     draw = random.Random(seed)
     calls = 0
     for _ in range(experiments):

@@ -122,7 +122,7 @@ def test_a_silence_of_the_hook_is_no_training_unless_its_stack_shows_a_wait(read
 
 
 def evaluated(until: float, *, length: float = 60.0, every: float = 100.0) -> Timeline:
-    """Steps of 0.1 s with an evaluation at the end of each so many seconds."""
+    """Steps of 0.1 s with an evaluation at the end of every n seconds."""
     starts = [start for start in (every * place + every - length for place in range(9)) if start + length <= until]
     spans = [phase("eval", start, start + length) for start in starts]
     return timeline(run_facts(), steps(round(10 * until)), spans)

@@ -75,7 +75,7 @@ def answer(args: argparse.Namespace) -> Answer:
 
 
 def loads(device: str) -> tuple[Callable[[float], None], Callable[[float], None]]:
-    """What keeps the GPU busy for so many seconds and returns then: spinning, or matrix products."""
+    """What keeps the GPU busy for this many seconds and returns then: spinning, or matrix products."""
     if device == "cpu":
         return time.sleep, time.sleep
     import torch

@@ -1,4 +1,4 @@
-"""A checkpoint of the model and its optimizer every so many steps."""
+"""A checkpoint of the model and its optimizer every n steps."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""An evaluation every so many steps, over data that is read in the training process."""
+"""An evaluation every n steps, over data that is read in the training process."""
 
 import time
 

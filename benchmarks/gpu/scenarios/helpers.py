@@ -58,7 +58,7 @@ class Wide(nn.Module):
 
 
 def wide_model(device, step_ms, rows=4096, width=8192):
-    """A model in bfloat16 whose step takes about so many milliseconds, its optimizer and its batch."""
+    """A model in bfloat16 whose step takes about this many milliseconds, its optimizer and its batch."""
     if device.type == "cpu":
         rows, width = 8, 32
     model = Wide(width, 1).to(device, torch.bfloat16)

@@ -92,7 +92,7 @@ def step() -> None:
 
 
 def until_heard(workers: int) -> None:
-    """Waits until the monitor has heard of so many worker processes: whose one was that ended unheard, nobody knows."""
+    """Waits until the monitor has heard of this many worker processes: whose one ended unheard, nobody knows."""
     heard = Path(os.environ["LOOP_HEARD"])
     while int(heard.read_text()) < workers:
         time.sleep(0.005)
