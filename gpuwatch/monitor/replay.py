@@ -148,7 +148,7 @@ _MANY_STEPS = 1_200
 _ALL_EVALUATIONS_NS = 30_000_000_000
 """So soon after the beginning all are made, as they were when it was live."""
 _EVALUATIONS = 3
-"""So many of the rules before the moment: two make a finding. What takes more of them comes from the recording."""
+"""Evaluations of the rules before the moment: two make a finding. What takes more of them comes from the recording."""
 
 
 class Stage:

@@ -86,9 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs", type=int, default=min(2, os.cpu_count() or 1), metavar="N", help="processes at a time"
     )
-    parser.add_argument(
-        "--random", type=int, default=0, metavar="N", help="also play N random jobs, each twice"
-    )
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="also play N random jobs, each twice")
     parser.add_argument("--unusual", action="store_true", help="play the unusual jobs instead, each in three ways")
     parser.add_argument("--write", action="store_true", help=f"also write docs/{DOCUMENT.name}")
     return parser

@@ -76,7 +76,7 @@ def own_loading(case: RunCase) -> OwnLoading | None:
 def thread_fix(case: RunCase, starvation: Starvation) -> Fix | None:
     """What to do where a thread of the training process makes the batches, and no DataLoader's settings change that.
 
-    So many workers make a batch in the time that the training computes on one.
+    This many workers make a batch in the time that the training computes on one.
     """
     rank = case.run.critical
     stacks, loader, line = rank.stacks, rank.train_loader, loading_line(rank)

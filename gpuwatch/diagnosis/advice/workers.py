@@ -56,7 +56,7 @@ class Cap:
 
 @dataclass(frozen=True, slots=True)
 class WorkerAdvice:
-    """So many workers, what would be needed, and the cap in between, if any."""
+    """A number of workers, what would be needed, and the cap in between, if any."""
 
     count: int
     needed: int

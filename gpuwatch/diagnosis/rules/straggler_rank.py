@@ -239,7 +239,7 @@ def _batch_cost(rank: RankWindow) -> tuple[float, float, int] | None:
 
 
 def _reach(others: list[RankWindow], count: int) -> float:
-    """So many standard errors are chance, for the one rank of all that is furthest off."""
+    """This many standard errors are chance, for the one rank of all that is furthest off."""
     return student_t_quantile(1.0 - 0.5 * CHANCE / (1 + len(others)), count - 1)
 
 
