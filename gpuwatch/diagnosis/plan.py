@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gpuwatch.diagnosis.advice.cost import MINUTE_ERROR
 from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE, without
 from gpuwatch.diagnosis.advice.pauses import epoch_edges
 from gpuwatch.diagnosis.advice.sampled import is_sampled, train_share
@@ -207,10 +208,14 @@ def _time_shares_of(scene: Scene, run: RunWindow) -> TimeShares:
     else:
         training = max(0.0, 1.0 - sum(total.share for kind, total in rank.phases.items() if kind in _NO_TRAINING))
     edges = epoch_edges(rank)
+    if idle is not None:
+        # A minute's utilization is not the next one's.
+        most = max(idle.high, 1.0 - (1.0 - idle.value) / (1.0 + MINUTE_ERROR))
+        idle = Share(training * idle.value, training * idle.low, training * most)
     return TimeShares(
         training=training,
         settled=max(0.0, training - (0.0 if edges is None else edges.share)),
-        idle=None if idle is None else Share(training * idle.value, training * idle.low, training * idle.high),
+        idle=idle,
         alone=len(run.ranks) == 1,
     )
 

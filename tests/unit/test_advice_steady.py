@@ -32,7 +32,8 @@ def fed_by(count: int, needed: float) -> Scene:
         workers=made,
         wait_cpu_share=None if count else 0.5,
     )
-    return scene(run(trained), gpus=[gpu(utilization=60)], host=host(cpu_percent=10), machine=machine(64))
+    busy = gpu(utilization=100.0 * COMPUTE / (COMPUTE + wait))
+    return scene(run(trained), gpus=[busy], host=host(cpu_percent=10), machine=machine(64))
 
 
 def judged(moments: Iterable[Scene]) -> list[tuple[Finding, ...]]:

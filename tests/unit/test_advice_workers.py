@@ -171,6 +171,52 @@ def test_the_gpus_first_launches_behind_a_wait_go_with_it_at_best() -> None:
     assert gain(48).low == gain(50).low
 
 
+def test_where_the_gpus_use_is_not_known_its_first_launches_may_take_two_milliseconds() -> None:
+    trained = rank(step=0.2, wait=0.1, gap=0.1, loader=loader(num_workers=0), wait_cpu_share=0.02)
+    gain = cost_of(run_case(scene(run(trained), gpus=[]))).gain(8)
+    assert (gain.low, gain.high) == (pytest.approx(0.2 / 0.1012, abs=0.001), pytest.approx(0.2 / 0.098, abs=0.001))
+
+
+def test_a_step_needs_the_training_thread_as_long_when_it_comes_sooner() -> None:
+    """Of 120 ms it launches for 40 ms: with 80 ms of loading on 2 cores they need 60 ms, however many workers load."""
+    own = process(cores=2, main_thread_cores=1.0)
+    facts = {"cpu_affinity": 2, "torch_threads": 1}
+    trained = rank(
+        step=0.12, wait=0.08, gap=0.08, loader=loader(num_workers=0), wait_cpu_share=1.0, process=own, facts=facts
+    )
+    moment = scene(run(trained), gpus=[gpu(utilization=33)], host=host(cpu_percent=50), machine=machine(2))
+    gain = cost_of(run_case(moment)).gain(4)
+    assert gain.high == pytest.approx(0.12 / 0.06, rel=0.01)
+    assert gain.low == pytest.approx(0.12 / ((0.04 + 1.2 * 0.08) / 2), rel=0.01)
+
+
+def test_ranks_that_load_in_turn_all_wait_for_the_last_one() -> None:
+    """Each idles for 10 ms of every fourth step and spins in the others: without waits 40 ms are left of 50 ms."""
+    members = [
+        rank(
+            step=0.05,
+            wait=0.045,
+            gap=[0.01 if place % 4 == number else 0.0 for place in range(400)],
+            steps=400,
+            loader=loader(num_workers=0),
+            wait_cpu_share=0.02,
+            pid=4711 + number,
+            gpus=(number,),
+        )
+        for number in range(4)
+    ]
+    case = run_case(scene(run(*members), gpus=[gpu(index=index, utilization=95) for index in range(4)]))
+    assert cost_of(case).compute_seconds == pytest.approx(0.04, rel=0.01)
+
+
+def test_batches_that_leave_open_what_more_workers_bring_promise_nothing() -> None:
+    case = on_gpu(0.08, 0.02)
+    cost = cost_of(case)
+    advice = replace(advise(case, cost), gain=Gain(0.55, 7.8, "then limited by the 11 workers"))
+    assert advice.promise is None and advice.hint is not None and "too different" in advice.hint
+    assert advise(case, cost).promise is not None
+
+
 @pytest.mark.parametrize(("busy", "computes"), [(60, 0.6), (30, 0.5)])
 def test_without_event_pairs_the_gpus_use_or_the_threads_own_part_is_left(busy: int, computes: float) -> None:
     """A thread launches ahead, so that what takes longer sets the pace; a minute's utilization is off by 5 %."""

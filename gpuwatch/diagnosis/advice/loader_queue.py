@@ -34,7 +34,7 @@ MISSED_OF_LOSS = 1 / 3
 """The model is trusted where its loss for the present queue is that near to the measured one, or chance explains it."""
 SPREAD = 0.04
 """Of the gain, to both sides, in addition to what the model missed and to chance."""
-DRAWS, SIGMAS = 16, 1.3
+DRAWS, SIGMAS = 24, 1.3
 """Other minutes that might as well have been seen, and how many of their deviations the range reaches to both sides."""
 UNLIKE_SIGMAS = 2.5
 """Of its deviation: batches that lose so much more or less than those before them are of another kind."""
@@ -139,7 +139,7 @@ class QueueModel:
         """The speed-up, as far as computing and cores permit it.
 
         A minute's expensive batches are a draw, and a minute with many of them is one that is reported: all batches
-        that are known, drawn with repetition as 16 other times may have held them, are played through both queues.
+        that are known, drawn with repetition as 24 other times may have held them, are played through both queues.
         Their mean is what lasts where the model is right; those batches in their own order, and what the model misses
         of the loss, correct it: the middle lies between, and the range holds both.
         """

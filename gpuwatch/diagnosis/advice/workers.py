@@ -32,6 +32,8 @@ too much: with two cores and loading that computes, 2 workers took 140 ms a step
 MEMORY_SHARE = 0.5
 LARGEST_WORKER_BYTES = 2**30
 LEAST_PROMISE = 1.05
+MOST_OPEN = 3.0
+"""A range whose ends lie further apart promises nothing: 30 steps of 0.2 to 300 s left open 0.5 to 7.8x."""
 LEAST_ERROR = 0.05
 """Of the number before it is rounded: in simulated runs that stayed what they are it wandered by 2 to 4 % while the
 window filled, and by up to 2 % after that."""
@@ -68,11 +70,17 @@ class WorkerAdvice:
 
     @property
     def promise(self) -> Gain | None:
-        """The gain; none where other work decides whether there is any, or the training itself.
+        """The gain; none where other work decides whether there is any, or the training itself, or chance.
 
         On 2 cores a training that waited 72 % of its time for an FFT was promised 1.3 to 1.7x and got 0.85 to 1.16x.
         """
-        return None if self.crowded or (self.shared and self.gain.low < LEAST_PROMISE) else self.gain
+        unknown = self.crowded or self.is_open or (self.shared and self.gain.low < LEAST_PROMISE)
+        return None if unknown else self.gain
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the window's steps differ so much that they leave open what it brings."""
+        return self.gain.high > MOST_OPEN * self.gain.low
 
     @property
     def hint(self) -> str | None:
@@ -81,6 +89,8 @@ class WorkerAdvice:
             return None
         if self.crowded and not self.shared:
             return "no promise: loading and training compete for the same few cores; try it and compare"
+        if self.is_open and not self.shared:
+            return "no promise: the few batches seen so far took too different times"
         return "no promise: the machine is shared with other work"
 
     @property

@@ -30,12 +30,13 @@ Fix:
 Gain:
     The batches that the workers made are replayed through a model of torch's queues, with the present settings and with
     the advised ones: the measured loss shrinks as the modelled one does, as far as cores permit. How many slow items a
-    window holds is chance: 16 windows resampled from its batches give the range. Measured with torch 2.13 and one slow
-    item in 100, with the model's prediction in parentheses: prefetch_factor=8 2.11x (2.11x), prefetch_factor=4 1.60x
-    (1.59x) and 1.25x (1.27x), in_order=False 2.18x (2.31x), 2.28x (2.31x) and 1.24x (1.27x). With several ranks each
-    also waits for the others' slow items, so the gain is at least this: a hint. Where batches are not timed, or the
-    model misses the loss by a third of it and chance does not explain that: 40 to 75 % of the loss in outliers for both
-    settings together, and no more than workers that are busy all the time deliver.
+    minute holds is chance, and one with many of them is reported: the batches of the last 10 minutes count, 1,024 at
+    most, unless they lost clearly more or less. 24 draws from them give the range. Measured with torch 2.13 and one
+    slow item in 100, with the model's prediction in parentheses: prefetch_factor=8 2.11x (2.11x), prefetch_factor=4
+    1.60x (1.59x) and 1.25x (1.27x), in_order=False 2.18x (2.31x), 2.28x (2.31x) and 1.24x (1.27x). With several ranks
+    each also waits for the others' slow items, so the gain is at least this: a hint. Where batches are not timed, or
+    the model misses the loss by a third of it and chance does not explain that: 40 to 75 % of the loss in outliers for
+    both settings together, and no more than workers that are busy all the time deliver.
 Verify:
     Such steps hold less than 30 % of the lost time.
 Source:
