@@ -45,7 +45,7 @@ class Gpus:
     """What the driver reported of its GPUs."""
 
     indices: dict[str, int] = field(default_factory=dict)
-    processes: dict[int, tuple[str, ...]] = field(default_factory=dict)  # by the host's pid
+    processes: dict[int, tuple[str, ...]] = field(default_factory=dict)  # by pid
     problem: str | None = None
 
 
@@ -129,8 +129,9 @@ def _gpus(source: NvmlSource) -> Gpus:
                     case GpuStatus():
                         answered.add(sample.uuid)
                         for process in sample.processes or ():
-                            before = gpus.processes.get(process.host_pid, ())
-                            gpus.processes[process.host_pid] = (*before, sample.uuid)
+                            if process.pid is not None:
+                                before = gpus.processes.get(process.pid, ())
+                                gpus.processes[process.pid] = (*before, sample.uuid)
                     case NvmlState(status="ok", gpu_count=count) if count is not None and count <= len(answered):
                         return gpus
                     case NvmlState(status="absent" | "failing"):

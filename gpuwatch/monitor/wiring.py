@@ -65,7 +65,7 @@ def live_monitor(
             *(StackTarget(pid, hooked=False) for pid in focus.unhooked()),
         ]
     )
-    discovery = DiscoverySource(hooked=timeline.live_trainer_pids, gpu_processes=timeline.gpus_by_host_pid)
+    discovery = DiscoverySource(hooked=timeline.live_trainer_pids, gpu_processes=timeline.gpus_by_pid)
     gpus, said = take_nvml()
     for sample in said:
         timeline.add(sample)

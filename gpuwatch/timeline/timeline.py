@@ -254,13 +254,14 @@ class Timeline:
                 if each.facts is not None and each.is_exact and each.ended is None
             ]
 
-    def gpus_by_host_pid(self) -> dict[int, tuple[str, ...]]:
-        """The UUIDs of the GPUs that each process computes on, as NVML reports them: by the host's pids."""
+    def gpus_by_pid(self) -> dict[int, tuple[str, ...]]:
+        """The UUIDs of the GPUs that each process computes on, as far as its pid here is known."""
         with self.lock:
             found: dict[int, tuple[str, ...]] = {}
             for gpu in self.gpus_in_order():
                 for process in (gpu.latest_status.processes or ()) if gpu.latest_status else ():
-                    found[process.host_pid] = (*found.get(process.host_pid, ()), gpu.uuid)
+                    if process.pid is not None:
+                        found[process.pid] = (*found.get(process.pid, ()), gpu.uuid)
             return found
 
     def worker_pids(self, trainer_pid: int) -> set[int]:

@@ -217,22 +217,6 @@ def test_program_on_a_gpu_that_is_no_python_is_left_out(host: RecordedTrainers, 
     assert Watch(host, clock, gpu_processes=lambda: {100: ("GPU-a",)}).after(0) == {}
 
 
-def test_container_maps_no_host_pid_to_its_own_process_of_the_same_number(tmp_path: Path, clock: Clock) -> None:
-    host = RecordedTrainers(tmp_path, namespace="pid:[4026532999]")
-    host.torch(100)
-    found = Watch(host, clock, gpu_processes=lambda: {100: ("GPU-a",)}).after(0)
-    assert found[100].gpu_uuids == ()
-
-
-def test_host_pids_are_mapped_where_their_proc_shows_both_numbers(tmp_path: Path, clock: Clock) -> None:
-    host = RecordedTrainers(tmp_path, namespace="pid:[4026532999]")
-    host.write("self/status", "Name:\tgpuwatch\nNSpid:\t9077\t77\n")
-    host.torch(100, namespace_pids=(9100, 100))
-    host.write("9100/status", "Name:\tpython\nNSpid:\t9100\t100\n")
-    found = Watch(host, clock, gpu_processes=lambda: {9100: ("GPU-a",), 9999: ("GPU-b",)}).after(0)
-    assert found[100].gpu_uuids == ("GPU-a",)
-
-
 def test_script_that_imports_later_is_found_later(host: RecordedTrainers, clock: Clock) -> None:
     host.python(100, cpu_seconds=0.1)
     watch = Watch(host, clock)

@@ -11,9 +11,9 @@ from recorded_proc import RecordedHost
 from gpuwatch.procfs import keyed_int, mapped_files, mapped_paths, parse_stat
 from gpuwatch.recording.file import filesystem_of
 from gpuwatch.sources.discovery.census import mapped_library
-from gpuwatch.sources.discovery.source import GpuPids
 from gpuwatch.sources.host.identify import carries_hook, is_python, read_environment, variable
 from gpuwatch.sources.host.machine import Cgroups, parse_network
+from gpuwatch.sources.nvml.readings import PidMap
 
 CUTS = [
     b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\x85", "\x85".encode(), "\u2028".encode(), "\u2029".encode(),
@@ -60,7 +60,7 @@ def test_a_process_name_forges_no_field(host: RecordedHost, cut: bytes) -> None:
     assert keyed_int(status, b"nonvoluntary_ctxt_switches:") == 4
     host.write("self/status", status)
     host.write("7/status", status)
-    assert GpuPids(host.proc).ours({7: ("GPU-1",)}) == {3: ("GPU-1",)}
+    assert PidMap(str(host.proc)).pid(7) == 3
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpuwatch.foreign import read_program
-from gpuwatch.procfs import ProcessKey, link_target, namespace_pids
+from gpuwatch.procfs import ProcessKey
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import Candidate, Candidates, Visibility
 from gpuwatch.sources.discovery.census import Census, Process, Signs, Verdict, all_pids, judge
@@ -114,33 +114,6 @@ def try_to_read(pid: int, proc_root: Path = Path("/proc")) -> CannotReadError | 
     return None
 
 
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, a constant of the kernel
-
-
-class GpuPids:
-    """Maps pids through `NSpid:`, which lists a process's pid in each namespace, from the outermost visible inwards.
-
-    On the host they are the same. A container's own /proc lists no host pids; there no process can be mapped, and a
-    pid that happens to exist on both sides must not be taken for one.
-    """
-
-    def __init__(self, proc_root: Path | str) -> None:
-        self._proc_root = proc_root
-        self._level = len(namespace_pids("self", proc_root))
-        self.can_map = link_target(f"{proc_root}/self/ns/pid") == _FIRST_PID_NAMESPACE or self._level > 1
-
-    def ours(self, by_host_pid: Mapping[int, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
-        """What is known by host pid, by our pid; without those that are gone or cannot be mapped."""
-        if not self.can_map:
-            return {}
-        mapped = ((self._own_pid(host_pid), value) for host_pid, value in by_host_pid.items())
-        return {pid: value for pid, value in mapped if pid is not None}
-
-    def _own_pid(self, host_pid: int) -> int | None:
-        pids = namespace_pids(host_pid, self._proc_root)
-        return pids[self._level - 1] if len(pids) >= self._level > 0 else None
-
-
 _PERIOD_NS: Final = 3_000_000_000
 _BUDGET_NS: Final = 4_000_000
 """Spent at most in one call, less one read or try: the monitor's thread has other sources to ask."""
@@ -156,7 +129,7 @@ class DiscoverySource:
         proc_root: /proc, or a recorded one.
         clock: CLOCK_MONOTONIC in nanoseconds; measures what a call has spent.
         hooked: gives the pids of the trainers that have a hook.
-        gpu_processes: gives the GPUs' uuids by the pids of their compute processes, as NVML reports them: the host's.
+        gpu_processes: gives the GPUs' uuids by the pids of their compute processes, without those of unknown pid.
         can_read: tries whether a process's stacks can be read; None tries it with the reader.
         user: whose processes are read; root reads all.
     """
@@ -180,7 +153,6 @@ class DiscoverySource:
         self._gpu_processes = gpu_processes
         self._census = Census(proc_root, user)
         self._access = Access(can_read or partial(try_to_read, proc_root=proc_root), user)
-        self._gpu_pids = GpuPids(proc_root)
         self._signs = Signs()
         self._due_ns: int | None = 0 if sys.platform == "linux" else None
         self._pass_ns: int | None = None
@@ -230,7 +202,7 @@ class DiscoverySource:
     def _begin(self, now_ns: int) -> None:
         self._census.update(all_pids(self._proc_root), now_ns)
         hooked = frozenset(self._hooked())
-        gpus = self._gpu_pids.ours(self._gpu_processes())
+        gpus = self._gpu_processes()
         self._census.insist(hooked | gpus.keys())
         self._signs = Signs(
             hooked=hooked,
