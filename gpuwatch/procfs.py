@@ -200,6 +200,25 @@ def namespace_pids(pid: int | str, proc_root: Path | str = PROC) -> list[int]:
     return [int(word) for word in read_status(pid, proc_root).get("NSpid", "").split() if word.isdecimal()]
 
 
+def effective_user(proc_root: Path | str, pid: int) -> int | None:
+    """The user that a process runs as, by its effective uid; its folder belongs to root where it is not dumpable."""
+    uids = read_status(pid, proc_root).get("Uid", "").split()
+    return int(uids[1]) if len(uids) > 1 and uids[1].isdecimal() else None
+
+
+def owner_of(proc_root: Path | str, pid: int) -> int | None:
+    """Whose files a process's are: its user's, root's for one that is not dumpable; None once it is gone."""
+    try:
+        return os.stat(f"{proc_root}/{pid}").st_uid  # noqa: PTH116 - a Path costs twice the call
+    except OSError:
+        return None
+
+
+def all_pids(proc_root: Path | str = PROC) -> set[int]:
+    """The pids of all processes there are."""
+    return {int(name) for name in listed(str(proc_root)) if name.isdecimal() and name.isascii()}
+
+
 def boot_ticks(proc_root: Path | str, ticks_per_second: int) -> int | None:
     """Now, on the axis that `start_ticks` is counted on."""
     raw = read_once(f"{proc_root}/uptime", 64)

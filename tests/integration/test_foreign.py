@@ -246,7 +246,7 @@ def test_a_process_cannot_write_fields_of_its_own_by_its_name(name: bytes) -> No
         processes = Processes(Path("/proc"))
         assert processes.own_number(pid) == int(fields["NSpid"].split()[-1])
         assert not processes.is_known_as(pid, 77)
-        assert processes.parent(pid) == os.getpid()
+        assert processes.ancestor_known_as(pid, os.getpid()) == os.getpid()
         assert access_to(pid, Path("/proc")).target_uid == os.geteuid()
         memory = Memory(pid)
         assert own_id(memory) == pid

@@ -26,11 +26,12 @@ from gpuwatch.procfs import (
     ProcessKey,
     ProcessStat,
     boot_ticks,
+    effective_user,
     listed,
     mapped_paths,
+    owner_of,
     read_once,
     read_stat,
-    read_status,
     shown,
 )
 from gpuwatch.sources.host.identify import executable_of, is_python, is_python_program
@@ -220,14 +221,6 @@ class Process:
         return self.library is not None and self.library.is_torch
 
 
-def owner(proc_root: Path | str, pid: int) -> int | None:
-    """Whose files a process's are: its user's, root's for one that is not dumpable; None once it is gone."""
-    try:
-        return os.stat(f"{proc_root}/{pid}").st_uid  # noqa: PTH116 - a Path costs twice the call
-    except OSError:
-        return None
-
-
 def runs_python(proc_root: Path | str, pid: int) -> bool:
     """Whether its program is named as interpreters are; also False where the program may not be known."""
     program = executable_of(pid, proc_root)
@@ -247,7 +240,7 @@ def read_process(proc_root: Path | str, pid: int, before: Process | None = None)
     if stat is None or stat.has_ended:
         return None
     is_same = before is not None and before.key == (pid, stat.start_ticks)
-    uid = before.uid if before is not None and is_same else _user(proc_root, pid)
+    uid = before.uid if before is not None and is_same else effective_user(proc_root, pid)
     if uid is None:
         return None
     if before is not None and is_same and is_left_alone(pid):
@@ -264,12 +257,6 @@ def read_process(proc_root: Path | str, pid: int, before: Process | None = None)
     if library is None and is_left_alone(pid):
         raise TimeoutError("it does not answer reads of its memory")
     return replace(now, library=library, library_ticks=stat.own_ticks)
-
-
-def _user(proc_root: Path | str, pid: int) -> int | None:
-    """The user it runs as, by its effective uid."""
-    uids = read_status(pid, proc_root).get("Uid", "").split()
-    return int(uids[1]) if len(uids) > 1 and uids[1].isdecimal() else None
 
 
 def has_training_threads(proc_root: Path | str, pid: int) -> bool:
@@ -589,7 +576,7 @@ class Census:
 
     def _look(self, pid: int) -> None:
         before = self.processes.get(pid)
-        uid = owner(self._proc_root, pid)
+        uid = owner_of(self._proc_root, pid)
         if before is not None and self._are_python.get(before.key):
             return  # known by others, and read whenever they say so
         is_ours = uid is not None and self._user in (0, uid)
@@ -645,13 +632,6 @@ class Census:
             seconds = (now_ns - before.time_ns) / _SECOND_NS
             use = CpuUse((ticks - before.ticks) / _TICKS_PER_SECOND / seconds, True)
         self._cpu[process.key] = _Cpu(now_ns, ticks, use)
-
-
-def all_pids(proc_root: Path | str) -> set[int]:
-    """The pids of all processes there are but this one."""
-    names = listed(str(proc_root))
-    me = {os.getpid()} if str(proc_root) == "/proc" else set()
-    return {int(name) for name in names if name.isdecimal() and name.isascii()} - me
 
 
 class TreeTrainers:

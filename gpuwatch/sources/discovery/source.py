@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpuwatch.foreign import read_program
-from gpuwatch.procfs import ProcessKey
+from gpuwatch.procfs import PROC, ProcessKey, all_pids
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import Candidate, Candidates, Visibility
-from gpuwatch.sources.discovery.census import Census, Process, Signs, Verdict, all_pids, judge
+from gpuwatch.sources.discovery.census import Census, Process, Signs, Verdict, judge
 from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook, login_name, user_name
 
 CanRead = Callable[[int], CannotReadError | None]
@@ -51,9 +51,9 @@ class Access:
         user: gpuwatch's own; root may read everybody's.
     """
 
-    def __init__(self, can_read: CanRead, user: int | None = None) -> None:
+    def __init__(self, can_read: CanRead, user: int) -> None:
         self._can_read = can_read
-        self._user = os.geteuid() if user is None else user
+        self._user = user
         self._tries: dict[ProcessKey, _Try] = {}
 
     def needs_try(self, process: Process, now_ns: int) -> bool:
@@ -146,7 +146,8 @@ class DiscoverySource:
         can_read: CanRead | None = None,
         user: int | None = None,
     ) -> None:
-        user = _effective_user() if user is None else user
+        if user is None:
+            user = os.geteuid() if hasattr(os, "geteuid") else 0
         self._proc_root = proc_root
         self._clock = clock
         self._hooked = hooked
@@ -200,7 +201,8 @@ class DiscoverySource:
         self._due_ns = None
 
     def _begin(self, now_ns: int) -> None:
-        self._census.update(all_pids(self._proc_root), now_ns)
+        me = {os.getpid()} if self._proc_root == PROC else set()
+        self._census.update(all_pids(self._proc_root) - me, now_ns)
         hooked = frozenset(self._hooked())
         gpus = self._gpu_processes()
         self._census.insist(hooked | gpus.keys())
@@ -269,7 +271,3 @@ class DiscoverySource:
             refusal=prospect.refusal,
             how_to_see_more=how_to_see_more,
         )
-
-
-def _effective_user() -> int:
-    return os.geteuid() if hasattr(os, "geteuid") else 0

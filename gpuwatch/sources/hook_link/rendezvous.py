@@ -24,7 +24,7 @@ from typing import Final
 
 from gpuwatch.foreign import read_of
 from gpuwatch.hook import folder as hook_folder
-from gpuwatch.procfs import read_stat, status_fields
+from gpuwatch.procfs import all_pids, effective_user, namespace_pids, owner_of, read_stat
 from gpuwatch.samples import LinkLoss, RunFacts, Sample, TrainerEnded
 from gpuwatch.sources.hook_link.facts import BadFactsError, Fields, parse
 
@@ -58,49 +58,25 @@ class Processes:
         stat = read_stat(self.root, pid)
         return stat is not None and stat.start_ticks == start_ticks and not stat.has_ended
 
-    def parent(self, pid: int) -> int | None:
-        """The pid of the parent."""
-        stat = read_stat(self.root, pid)
-        return None if stat is None else stat.parent
-
     def is_known_as(self, pid: int, claimed: int) -> bool:
         """Whether a process calls itself `claimed`: in its own pid namespace or one above it."""
-        return pid == claimed or claimed in self._namespace_pids(pid)
+        return pid == claimed or claimed in namespace_pids(pid, self.root)
 
     def own_number(self, pid: int) -> int:
         """The pid by which the process knows itself, in its innermost namespace."""
-        numbers = self._namespace_pids(pid)
+        numbers = namespace_pids(pid, self.root)
         return numbers[-1] if numbers else pid
 
     def ancestor_known_as(self, pid: int, claimed: int) -> int | None:
         """The ancestor of `pid` that calls itself `claimed`; a forkserver may stand in between."""
         for _ in range(_MAX_ANCESTORS):
-            parent = self.parent(pid)
-            if not parent:
+            stat = read_stat(self.root, pid)
+            if stat is None or not stat.parent:
                 return None
-            if self.is_known_as(parent, claimed):
-                return parent
-            pid = parent
+            pid = stat.parent
+            if self.is_known_as(pid, claimed):
+                return pid
         return None
-
-    def pids(self) -> list[int]:
-        """All pids there are."""
-        try:
-            return [int(path.name) for path in self.root.iterdir() if path.name.isdigit()]
-        except OSError:
-            return []
-
-    def owner(self, pid: int) -> int | None:
-        """The user a process belongs to; root's for one that must not be looked at."""
-        try:
-            return (self.root / str(pid)).stat().st_uid
-        except OSError:
-            return None
-
-    def user(self, pid: int) -> int | None:
-        """The effective user of a process; the /proc entry of one that cannot be dumped belongs to root instead."""
-        users = self._status(pid).get("Uid", "").split()
-        return int(users[1]) if len(users) > 1 and users[1].isdecimal() else None
 
     def connected_links(self, pid: int) -> int | None:
         """How many AF_UNIX SOCK_SEQPACKET sockets of the process are connected: its links, for nothing else has any."""
@@ -150,15 +126,6 @@ class Processes:
             return (self.root / path).stat().st_ino
         except OSError:
             return None
-
-    def _status(self, pid: int) -> dict[str, str]:
-        try:
-            return status_fields((self.root / str(pid) / "status").read_bytes())
-        except OSError:
-            return {}
-
-    def _namespace_pids(self, pid: int) -> list[int]:
-        return [int(word) for word in self._status(pid).get("NSpid", "").split() if word.isdecimal()]
 
 
 def born_ns(start_ticks: int) -> int:
@@ -533,7 +500,7 @@ class PresenceWatch:
             self._searches += 1
             matches = (
                 pid
-                for pid in self._processes.pids()
+                for pid in all_pids(self._processes.root)
                 if self._processes.start_ticks(pid) == presence.start_ticks
                 and self._processes.own_number(pid) == presence.pid
             )
@@ -547,7 +514,7 @@ def names_its_own(processes: Processes, folder: Rendezvous, pid: int) -> bool:
 
     True of one that is gone, whose file only remains to be removed.
     """
-    return processes.user(pid) in (None, folder.owner)
+    return effective_user(processes.root, pid) in (None, folder.owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,7 +552,7 @@ class FolderFinder:
                 folder.close()
 
     def _examine_new(self) -> None:
-        pids = set(self._processes.pids())
+        pids = set(all_pids(self._processes.root))
         self._seen &= pids
         for pid in sorted(pids - self._seen, reverse=True)[:_NEW_PER_LOOK]:
             self._seen.add(pid)
@@ -599,7 +566,7 @@ class FolderFinder:
             del visitors[:-_VISITORS]
 
     def _place_of(self, pid: int) -> _Place | None:
-        owner = self._processes.owner(pid)
+        owner = owner_of(self._processes.root, pid)
         if owner is None or (self._user not in (0, owner)):
             return None
         environment = self._processes.environment(pid)
