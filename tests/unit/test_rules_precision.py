@@ -1,9 +1,15 @@
-"""The precision family: what it says of runs that leave arithmetic units unused."""
+"""The precision family: what it says of runs that leave arithmetic units unused, and its fixes applied to a script."""
+
+from __future__ import annotations
+
+from textwrap import dedent
 
 import pytest
+from edit_sources import FILE, changed, line_of
+from scene_builder import check, gpu, loader, model, rank, run, run_case, scene
 
 from gpuwatch.diagnosis.advice.compute import compute_share, hinted_range
-from gpuwatch.diagnosis.finding import AutocastEdit, ModelEdit, SetupEdit
+from gpuwatch.diagnosis.finding import AutocastEdit, Edit, ModelEdit, SetupEdit
 from tests.unit import scene_builder as build
 
 
@@ -147,3 +153,59 @@ def test_a_launch_bound_run_is_compiled_with_cuda_graphs():
 def test_float16_is_not_patched_in_because_it_needs_a_scaler_too():
     moment = build.scene(float32_run(), gpus=[build.gpu(facts={"compute_capability": (7, 0)})])
     assert build.check("amp-off", build.run_case(moment)).fix.edit is None
+
+
+SCRIPT = dedent(
+    """
+    import torch
+    from torch.utils.data import DataLoader
+
+    net = torch.nn.Conv2d(3, 8, 3).cuda()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    loader = DataLoader(data, batch_size=8)
+    for images, labels in loader:
+        loss = criterion(net(images), labels)
+        loss.backward()
+        optimizer.step()
+    """
+)
+FACTS = {
+    "conv_share": 0.9,
+    "matmul_share": 0.5,
+    "compiled": False,
+    "deterministic": False,
+    "cudnn_benchmark": False,
+    "float32_matmul_precision": "highest",
+    "optimizer": "AdamW",
+    "optimizer_fused": False,
+    "optimizer_file": FILE,
+    "optimizer_line": line_of(SCRIPT, "AdamW"),
+    "backward_file": FILE,
+    "backward_line": line_of(SCRIPT, "loss.backward()"),
+}
+IN_FLOAT32, IN_16_BITS = {"autocast": False}, {"autocast": True, "channels_last": False}
+
+
+def edit_of(rule: str, precision: dict[str, bool]) -> Edit:
+    facts = {"model": model(**(FACTS | precision)), "torch": "2.13.0"}
+    looked = loader(file=FILE, batches_inspected=5, batch_shapes=1)
+    trained = run(rank(gap=0.0, optimizer_share=0.2, loader=looked, facts=facts))
+    draft = check(rule, run_case(scene(trained, gpus=[gpu(utilization=98, power=300)])))
+    assert draft is not None and draft.fix is not None and draft.fix.edit is not None
+    return draft.fix.edit
+
+
+@pytest.mark.parametrize(
+    ("rule", "precision", "added"),
+    [
+        ("channels-last-off", IN_16_BITS, "net.to(memory_format=torch.channels_last)"),
+        ("optimizer-unfused", IN_16_BITS, "optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)"),
+        ("cudnn-benchmark", IN_16_BITS, "torch.backends.cudnn.benchmark = True"),
+        ("tf32-off", IN_FLOAT32, 'torch.set_float32_matmul_precision("high")'),
+        ("compile-off", IN_FLOAT32, "net.compile()"),
+        ("amp-off", IN_FLOAT32, 'with torch.autocast(device_type="cuda", dtype=torch.bfloat16):'),
+    ],
+)
+def test_the_fix_is_a_patch_of_the_script(rule: str, precision: dict[str, bool], added: str) -> None:
+    lines = changed(edit_of(rule, precision), SCRIPT)
+    assert any(line.startswith("+") and line[1:].strip() == added for line in lines)

@@ -1,4 +1,4 @@
-"""Where the counting of a run's steps begins, what it counts, and when it is enough."""
+"""How fast a run trains once it has settled, from its own steps."""
 
 from __future__ import annotations
 
