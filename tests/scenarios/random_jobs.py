@@ -27,6 +27,8 @@ LEAST_GAIN = 1.03
 RANGE_SLACK = 0.02
 """The replay's own noise: the truth is inside a range if it lies within 2 % of it."""
 LEAST_SECONDS = 240
+NAMES_LOADING = LOADING | {"thread-oversubscription"}
+"""Warnings that find a starved job: the threads of its workers take more from it by late launches than by waits."""
 INTRODUCTION = (
     "## Random jobs",
     "",
@@ -178,7 +180,7 @@ def scored_random(results: Iterable[Judged]) -> RandomScore:
         step = _step_class(drawn.job.loading.batch_size / truth.samples_per_second)
         score.jobs += 1
         warned = {rule: said for rule, said in judged.said.items() if said.severity in WARNED}
-        starved = {rule: said for rule, said in warned.items() if rule in LOADING}
+        starved = {rule: said for rule, said in warned.items() if rule in NAMES_LOADING}
         if truth.data_loss >= STARVED_LOSS:
             score.starved += 1
             score.starved_by_step[step] += 1

@@ -86,6 +86,15 @@ class TestThreadOversubscription:
             each.rule for each in said
         )
 
+    def test_launches_that_wait_for_a_core_are_lost_time_too(self) -> None:
+        late = process(cores=8, tree_cores=8.0, run_delay_share=0.12)
+        crowded = replace(self.crowd(lost=0.04, process=late), gpus=(gpu(utilization=33),))
+        draft = drafted("thread-oversubscription", crowded)
+        assert draft.fires and draft.severity is Severity.WARNING
+        assert "the training thread waits for a core 12 %" in texts(draft)
+        busy = replace(self.crowd(lost=0.04, process=late), gpus=(gpu(utilization=96),))
+        assert not drafted("thread-oversubscription", busy).fires  # the GPU had enough queued
+
     def test_what_a_batch_waits_for_storage_stays(self) -> None:
         # Half of the time of 12 workers that are never ready is storage: of 0.6 lost at least 0.5 stays, not a fourth.
         made_by = workers(12, cpu_cores=0.45, active_threads=192, system_share=0.4, blocked_share=0.5, busy_share=1.0)
