@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpuwatch.diagnosis.finding import CallEdit, Finding
+from gpuwatch.diagnosis.finding import CallEdit, Finding, LoopEdit
 from tests.scenarios.job import EASY_SECONDS, Job
 from tests.scenarios.scenario import Draw
 from tests.scenarios.truth import factor
@@ -69,9 +69,10 @@ def _in_line_no_more(job: Job, finding: Finding) -> Job | None:
     return (job.with_loading(workers=count) if fewer else job).with_host(training_first=True)
 
 
-def _joined_epochs(job: Job, _: Finding) -> Job:
-    """Workers that live on; where they do already, epochs that are joined."""
-    if job.loading.workers and not job.loading.persistent:
+def _joined_epochs(job: Job, finding: Finding) -> Job:
+    """Workers that live on, where that is the advice; else epochs that are joined."""
+    edit = finding.fix.edit if finding.fix else None
+    if isinstance(edit, CallEdit | LoopEdit) and "persistent_workers" in edit.keywords:
         return job.with_loading(persistent=True)
     return job.with_loading(batches_per_epoch=100_000)
 

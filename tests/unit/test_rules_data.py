@@ -824,6 +824,19 @@ class TestEpochStart:
         gain = drafted("epoch-start-stall", scene(run(half_hidden))).gain
         assert gain is not None and gain.high == pytest.approx(1 / 0.9, abs=0.001)
 
+    def test_where_a_first_batch_is_waited_for_epochs_are_joined(self) -> None:
+        slow = replace(self.SLOW, first_wait_seconds=0.43, share=0.1, excess_seconds=1.72)
+        made = workers(8, batch_seconds=0.87, busy_share=0.5)
+        for persists in (False, True):
+            trained = rank(epochs=slow, loader=loader(num_workers=8, persistent_workers=persists), workers=made)
+            draft = drafted("epoch-start-stall", scene(run(trained)), frozenset())
+            assert draft.severity is Severity.WARNING
+            assert draft.fix is not None and draft.fix.edit is None
+            assert draft.fix.code == "DataLoader(..., sampler=RandomSampler(dataset, num_samples=10 * len(dataset)))"
+            assert draft.gain is not None and draft.gain.low > 1.05
+        fix = drafted("epoch-start-stall", scene(run(trained)), STARVED).fix
+        assert fix is not None and fix.code is None  # behind throughout: a longer epoch waits as long in all
+
     def test_workers_that_persist_leave_sampler_or_dataset(self) -> None:
         fix = drafted("epoch-start-stall", scene(run(rank(epochs=self.SLOW)))).fix
         assert fix is not None and fix.edit is None and "sampler or the dataset" in fix.text

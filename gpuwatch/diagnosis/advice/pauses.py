@@ -165,16 +165,16 @@ def _sampled_edges(rank: RankWindow) -> EpochEdges | None:
     return EpochEdges(share.value, stacks.epochs, pause, usual, Level.E1, batches, share)
 
 
-def edges_gain(case: RunCase, edges: EpochEdges, idle: tuple[float, float] = (1.0, 1.0)) -> Gain:
+def edges_gain(
+    case: RunCase, edges: EpochEdges, idle: tuple[float, float] = (1.0, 1.0), *, joined: bool = False
+) -> Gain:
     """The range with workers that live on: what one of them takes for the first batch stays, at worst.
-
-    Workers begin an epoch together. Where the cores are full each then gets less of them than while some are idle: in
-    simulation eight workers, busy 54 % of the time, made a batch in 0.9 s and their first ones in 1.5 s.
 
     Args:
         case: its run's critical rank is the one.
         edges: the starts of its epochs.
         idle: what the GPU idles in all, at least and at most, where samples do not tell when.
+        joined: with epochs that are joined instead, so many that hardly a pause stays.
     """
     rank = case.run.critical
     shares = [edges.share] if edges.sampled is None else [edges.sampled.low, edges.sampled.high]
@@ -183,16 +183,27 @@ def edges_gain(case: RunCase, edges: EpochEdges, idle: tuple[float, float] = (1.
         shares.append(cycle)
     felt = _felt_by_gpu(rank)
     least, most = min(min(shares) * felt, idle[0]), min(max(shares) * felt, idle[1])
-    made = rank.workers.batch_seconds if rank.workers is not None else None
+    if joined:
+        return from_share(least, most)
+    stays = first_batch_part(case, edges)
+    return from_share((1.0 - (REMAINING_WAIT if stays is None else stays)) * least, most)
+
+
+def first_batch_part(case: RunCase, edges: EpochEdges) -> float | None:
+    """What part of a pause a worker takes for one batch, which it has to make however long it lives.
+
+    Workers begin an epoch together. Where the cores are full each then gets less of them than while some are idle: in
+    simulation eight workers, busy 54 % of the time, made a batch in 0.9 s and their first ones in 1.5 s.
+    """
+    rank = case.run.critical
+    made, pause = rank.workers.batch_seconds if rank.workers is not None else None, _pause_seconds(edges)
     if made is None and edges.sampled is not None:
         made = _sampled_batch_seconds(rank)
-    pause = _pause_seconds(edges)
     if made is None or pause <= 0.0:
-        return from_share((1.0 - REMAINING_WAIT) * least, most)
+        return None
     busy = worker_busy(rank)
     together = 1.0 / max(busy.value, LEAST_BUSY) if busy is not None and is_cpu_exhausted(case) else 1.0
-    stays = min(1.0, made * together / pause)
-    return from_share((1.0 - stays) * least, most)
+    return min(1.0, made * together / pause)
 
 
 def _pause_seconds(edges: EpochEdges) -> float:
