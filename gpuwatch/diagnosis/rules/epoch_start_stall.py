@@ -35,13 +35,14 @@ Source:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import within_loader
 from gpuwatch.diagnosis.advice.lines import watched, with_interval
 from gpuwatch.diagnosis.advice.pauses import EpochEdges, edges_gain, epoch_edges, first_batch_part
-from gpuwatch.diagnosis.advice.rivals import is_cpu_exhausted
+from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import idle_share
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity, share_measure
@@ -52,6 +53,7 @@ from gpuwatch.timeline.windows import RankWindow
 
 FIRST_BATCH_PART = 0.9
 """Of a pause: if a worker takes as much of it for one batch, the pause is the making of that, and no start."""
+THROTTLED_SHARE = 0.10
 JOINED = 10
 """Epochs in one: a tenth of the pauses is left."""
 
@@ -117,8 +119,12 @@ def _waits_for_a_batch(case: RunCase, edges: EpochEdges) -> bool:
     In a simulated job 8 workers on 2 cores took 870 ms each for their first batches: with workers that persist it was
     1.00 times as fast, with epochs that are joined 1.13 times.
     """
-    loader = case.run.critical.train_loader
-    if loader is None or not loader.num_workers or SYMPTOM in case.holding or is_cpu_exhausted(case):
+    loader, process = case.run.critical.train_loader, case.run.critical.process
+    if loader is None or not loader.num_workers or SYMPTOM in case.holding:
+        return False
+    if is_cpu_exhausted(case, pressure_percent=math.inf):  # workers that all begin at once press on idle cores too
+        return False
+    if process is not None and (process.throttled_period_share or 0.0) >= THROTTLED_SHARE:
         return False
     part = first_batch_part(case, edges)
     return part is not None and part >= FIRST_BATCH_PART
