@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from queued_runs import queued
@@ -836,6 +837,24 @@ class TestEpochStart:
             assert draft.gain is not None and draft.gain.low > 1.05
         fix = drafted("epoch-start-stall", scene(run(trained)), STARVED).fix
         assert fix is not None and fix.code is None  # behind throughout: a longer epoch waits as long in all
+
+    def test_what_their_rule_only_notes_counts_as_starvation(self) -> None:
+        full = {"host": host(cpu_percent=98), "gpus": [gpu(utilization=84)]}
+        slow = replace(self.SLOW, first_wait_seconds=0.43, share=0.1, excess_seconds=1.72)
+        usual: dict[str, Any] = {
+            "loader": loader(num_workers=8, persistent_workers=False),
+            "workers": workers(8, batch_seconds=0.87, busy_share=0.5),
+        }
+        late = scene(run(rank(step=0.1, wait=0.005, gap=0.005, epochs=slow, **usual)), **full)
+        assert drafted("epoch-start-stall", late, frozenset()).severity is Severity.INFO
+        draft = drafted("data-starvation", late, frozenset())
+        assert draft.fires and draft.severity is Severity.WARNING
+        assert "GPU idles 15 % of the time" in draft.summary
+        assert {each.name: each.value for each in draft.evidence}["epoch_start_share"] == 0.1
+        short = replace(self.SLOW, first_wait_seconds=2.5, share=0.1)  # persistent workers win this back
+        moment = scene(run(rank(step=0.1, wait=0.005, gap=0.005, epochs=short, **usual)), **full)
+        assert drafted("epoch-start-stall", moment, frozenset()).severity is Severity.WARNING
+        assert check("data-starvation", run_case(moment)) is None
 
     def test_workers_that_persist_leave_sampler_or_dataset(self) -> None:
         fix = drafted("epoch-start-stall", scene(run(rank(epochs=self.SLOW)))).fix

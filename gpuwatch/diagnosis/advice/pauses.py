@@ -181,7 +181,7 @@ def edges_gain(
     cycle = _share_of_cycle(rank, edges)
     if cycle is not None:
         shares.append(cycle)
-    felt = _felt_by_gpu(rank)
+    felt = felt_by_gpu(rank)
     least, most = min(min(shares) * felt, idle[0]), min(max(shares) * felt, idle[1])
     if joined:
         return from_share(least, most)
@@ -240,7 +240,7 @@ def _sampled_batch_seconds(rank: RankWindow) -> float | None:
     return loader.num_workers * busy.value * period
 
 
-def _felt_by_gpu(rank: RankWindow) -> float:
+def felt_by_gpu(rank: RankWindow) -> float:
     """What part of the waits at the starts of epochs leaves the GPU idle, by the window's event pairs; all without."""
     columns = rank.columns
     at_starts = [

@@ -96,7 +96,7 @@ def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             *(_made(rank) if joined else ()),
         ),
         fires=edges.share >= limits.fire_share,
-        fix=_join(rank) if joined else _fix(rank, edges),
+        fix=join_epochs(rank) if joined else _fix(rank, edges),
         gain=_gain(case, edges, (1.0, 1.0) if idle is None else (idle.low, idle.high), joined=joined),
         ruled_out=()
         if edges.usual_seconds is None
@@ -142,7 +142,7 @@ def _made(rank: RankWindow) -> tuple[Measure, ...]:
     return (Measure("batch_seconds", round(made, 4), f"a worker takes {seconds(made)} for a batch"),)
 
 
-def _join(rank: RankWindow) -> Fix:
+def join_epochs(rank: RankWindow) -> Fix:
     """Epochs that follow each other in one iterator: workers begin the next one's batches before this one has ended."""
     file, line = place_of(rank.train_loader)
     return Fix(
