@@ -766,6 +766,20 @@ class TestSlowSamples:
         alike = workers(28, cpu_cores=0.28, busy_share=0.99, batch_seconds=2.0, batch_seconds_sigma=0.6)
         assert check("slow-samples", run_case(self.tail(workers=alike))) is None
 
+    def test_slow_items_are_not_what_holds_up_workers_that_are_too_slow_without_them(self) -> None:
+        """Eight make a batch in 0.1 or 0.2 s, one in 40 in 2 s, and a step takes 20 or 30 ms."""
+        making = [2.0 if place % 40 == 20 else 0.1 for place in range(800)]
+        assert check("slow-samples", run_case(queued(making, 0.02, count=8))) is not None
+        late = queued(making, 0.02, count=8).runs[0].critical
+        too_slow = replace(late.workers, newest_batch_seconds=tuple(max(0.2, each) for each in making))
+        assert check("slow-samples", run_case(scene(run(replace(late, workers=too_slow))))) is None
+
+    def test_on_full_cores_no_queue_is_advised(self) -> None:
+        moment = queued([0.55 if place % 40 == 20 else 0.005 for place in range(800)], 0.02)
+        draft = drafted("slow-samples", replace(moment, host=host(cpu_percent=99, pressure_cpu_percent=80)))
+        assert draft.fix is not None and draft.fix.edit is None and draft.gain is None
+        assert draft.hint is not None and draft.hint.startswith("up to ")
+
     def test_a_window_that_holds_the_end_of_any_starvation_holds_no_tail(self) -> None:
         """Thirty batches waited 500 ms each up to 15 s ago; nothing waits since."""
         early = [0.5 if place % 10 == 0 else 0.0 for place in range(300)]

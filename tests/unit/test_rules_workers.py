@@ -421,6 +421,8 @@ class TestBurstyPrefetch:
         moment = queued(making, 0.16, busy_share=0.82)
         assert silent("bursty-prefetch", moment)
         assert drafted("workers-too-few", moment).fires
+        slow_items = [10.0 if place % 40 == 20 else 0.4 for place in range(800)]
+        assert silent("workers-too-few", queued(slow_items, 0.16)), "those are what makes the mean batch take too long"
 
     def test_workers_that_stand_in_line_for_a_core_are_no_bursts_of_batches(self) -> None:
         made = {"cpu_cores": 0.5, "busy_share": 0.6, "batch_seconds": 0.1, "batch_cpu_seconds": 0.05}

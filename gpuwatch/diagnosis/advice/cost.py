@@ -132,11 +132,6 @@ class StepCost:
         return fmean(0.5 * (block.compute_low + block.compute_high) for block in self.blocks)
 
     @property
-    def keeps_up(self) -> bool:
-        """Whether the present workers make batches as fast as they are computed on, were they never idle."""
-        return self.batch_seconds < self.workers * self.compute_seconds
-
-    @property
     def best_pace_seconds(self) -> float:
         """The shortest step that computing and the allowed cores permit, however many workers there are."""
         loading = self.batch_cpu_seconds * self.contention[0]

@@ -15,6 +15,8 @@ from gpuwatch.timeline.windows import RankWindow, Share
 NEWEST = 1024
 """Steps looked at, at most: enough for any share to a point, and cheap at 1 ms steps."""
 MAD_TO_SIGMA = 1.4826
+LATE_SHARE, LEAST_BATCHES = 0.05, 50
+"""Of a loader's batches those that may hold a slow item, and how many others tell the workers' usual pace."""
 CONFIDENCE = 0.95
 MOST_ALIKE = 0.6
 """Correlation of neighbouring stretches, at most: the interval is then twice as wide."""
@@ -121,6 +123,23 @@ def batch_deviation(rank: RankWindow) -> float | None:
     if made is None or not made.batch_seconds or made.batch_seconds_sigma is None:
         return None
     return made.batch_seconds_sigma / made.batch_seconds
+
+
+def are_too_slow(rank: RankWindow, round_seconds: float, late_share: float = LATE_SHARE) -> bool:
+    """Whether the workers could not keep up if they never idled, without their longest batches either.
+
+    In order they idle while one batch takes long: four that took 0.8 s for one, give or take 40 %, were busy 82 % of
+    the time where a step took 0.16 s. And single slow items are not what holds up workers whose usual batches take too
+    long: of 32 that needed 1.8 s and had 1.1 s some took 15 s, and it waited for all of them alike.
+
+    Args:
+        rank: whose workers report what each batch took; False where they do not.
+        round_seconds: what the training computes while each worker makes the batches of a step.
+        late_share: the part of the batches that is left out.
+    """
+    made = sorted(rank.workers.newest_batch_seconds) if rank.workers is not None else []
+    usual = made[: int((1.0 - late_share) * len(made))]
+    return len(usual) >= LEAST_BATCHES and fmean(usual) * max(1.0, rank.batches_per_step or 1.0) >= round_seconds
 
 
 def robust_sigma(values: Sequence[float]) -> float:

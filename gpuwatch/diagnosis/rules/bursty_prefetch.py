@@ -54,7 +54,7 @@ from gpuwatch.diagnosis.advice.starvation import (
     is_over,
     starvation_of,
 )
-from gpuwatch.diagnosis.advice.stream import batch_deviation, comb, settled
+from gpuwatch.diagnosis.advice.stream import are_too_slow, batch_deviation, comb, settled
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, RuledOut, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule, threshold
 from gpuwatch.numbers import gibibytes, percent
@@ -89,7 +89,9 @@ def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
     if is_at_handover_floor(rank) or busy.value >= limits.busy_share:
         return None
     cost = step_cost(case, starvation)
-    if worker_line_factor(rank) >= CROWDED_FACTOR or (cost is not None and not cost.keeps_up):
+    if worker_line_factor(rank) >= CROWDED_FACTOR:
+        return None
+    if cost is not None and are_too_slow(rank, cost.workers * cost.compute_seconds):
         return None
     share, rhythm = avoidable_share(rank, starvation), _rhythm(rank, loader.num_workers)
     if share < limits.clear_share or deviation < limits.batch_deviation or (rhythm or 0.0) >= RHYTHM:

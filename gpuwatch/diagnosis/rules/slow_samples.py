@@ -18,15 +18,15 @@ Clears:
     20 times.
 Not when:
     Checkpoints, evaluation and epoch starts (left out); many workers that deliver all together and then let the run
-    wait all together, each batch having taken about as long as the next; waits in rhythm, which mean workers too slow
-    on average; a loader without workers.
+    wait all together, each batch having taken about as long as the next; waits in rhythm, or usual batches that take
+    the workers too long without the slow ones, which mean workers too slow on average; a loader without workers.
 Causes:
     Items that are much larger than the others or corrupt; a retry over the network. The same items come late in every
     epoch.
 Fix:
-    Resize or drop the items that take so long. Until then a deeper queue: prefetch_factor 4 or 8, the smaller one where
-    it saves nearly as much, if it fits into /dev/shm. in_order=False only where that saves another 5 % of the time: it
-    changes the order of batches and so exact reproducibility.
+    Resize or drop the items that take so long. Until then a deeper queue: prefetch_factor 4 or 8, the smaller one
+    where it saves nearly as much, if it fits into /dev/shm and the cores are not full. in_order=False only where that
+    saves another 5 % of the time: it changes the order of batches and so exact reproducibility.
 Gain:
     The batches that the workers made are replayed through a model of torch's queues, with the present settings and with
     the advised ones: the measured loss shrinks as the modelled one does, as far as cores permit. How many slow items a
@@ -51,8 +51,9 @@ from statistics import fmean, median
 from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import from_share, without
 from gpuwatch.diagnosis.advice.loader_queue import deeper_prefetches, queue_model
+from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, lost_interval, starvation_of
-from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, batch_deviation, comb, robust_sigma, settled
+from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, are_too_slow, batch_deviation, comb, robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule, threshold
 from gpuwatch.numbers import grouped, percent, seconds
@@ -179,6 +180,9 @@ def _tail(rank: RankWindow, starvation: Starvation, workers: int, limits: Thresh
     rhythm = comb(lost, workers)
     if rhythm is not None and rhythm >= RHYTHM:
         return None
+    computing = fmean(period for period, _ in rows) - fmean(lost)
+    if are_too_slow(rank, workers * computing, max(WORST, len(worst) / len(lost))):
+        return None
     return Tail(len(worst), len(lost), sum(worst) / total, median(worst), rhythm)
 
 
@@ -201,6 +205,10 @@ def _idle_between(rank: RankWindow) -> bool:
 def _remedy(case: RunCase, starvation: Starvation, tail: Tail) -> Remedy:
     """The queue that pays, and what it brings; where the model does not come to the measured loss, the usual one."""
     rank, depths = case.run.critical, deeper_prefetches(case)
+    if is_cpu_exhausted(case):  # more batches at once would share the same cores, and each take longer
+        return Remedy(
+            _fix(rank, None, reorder=False), None, f"up to {without(tail.held_share * starvation.share):.2f}x"
+        )
     loader, model = rank.train_loader, queue_model(case, starvation)
     # Older versions of torch have no in_order, and the only worker cannot be passed by another.
     ordered = loader is not None and loader.in_order is True and (loader.num_workers or 0) > 1

@@ -44,7 +44,7 @@ from gpuwatch.diagnosis.advice.resources import free_cores
 from gpuwatch.diagnosis.advice.rivals import FREE_CORES, rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.advice.starvation import starvation_of
-from gpuwatch.diagnosis.advice.stream import comb, settled
+from gpuwatch.diagnosis.advice.stream import are_too_slow, comb, settled
 from gpuwatch.diagnosis.advice.workers import LEAST_CPU_SHARE, WorkerAdvice, advise, batch_against_step, cpu_workers
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule, threshold
@@ -112,7 +112,7 @@ def _busy_share(rank: RankWindow) -> float | None:
 def _cannot_keep_up(rank: RankWindow, cost: StepCost, rhythm: float | None, limits: Thresholds) -> bool:
     """Whether the workers are busy, or idle only because batches are handed over in order and one takes long."""
     busy = _busy_share(rank)
-    if rank.workers is not None and rank.workers.batch_seconds is not None and not cost.keeps_up:
+    if are_too_slow(rank, cost.workers * cost.compute_seconds):
         return True
     return busy >= limits.busy_share if busy is not None else rhythm is not None and rhythm >= limits.comb
 
