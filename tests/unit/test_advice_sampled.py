@@ -157,6 +157,23 @@ class TestCosts:
         assert cost.batch_seconds == pytest.approx(0.1, rel=0.01)
         assert cost.compute_seconds == pytest.approx(0.1, rel=0.01)
 
+    def test_ranks_that_wait_in_turn_all_wait_for_the_last_one(self) -> None:
+        """Each waits for 0.4 of every other second, which the other one spends at the GPU: together 0.4 of all."""
+
+        def member(place: int, period: float) -> RankWindow:
+            waits = [(1.0, 0.4 if second % 2 == place else 0.0) for second in range(60)]
+            seen = watched({"wait": 0.2}, seconds=60.0, waits=tuple(waits), batches_per_second=1.0 / period)
+            return sampled(seen, loader=from_outside(num_workers=0), device="cpu")
+
+        def computing(period: float) -> list[float]:
+            case = run_case(scene(run(member(0, period), member(1, period)), gpus=[]))
+            return [block.compute_low / block.period for block in cost_of(case).blocks]
+
+        assert computing(1.0)[1] == pytest.approx(0.6, abs=0.01)
+        low, middle, high = computing(0.1)
+        assert middle == pytest.approx(0.8, abs=0.01), "of quick steps a second holds ten"
+        assert high < 0.6 < low
+
     def test_a_batch_of_workers_costs_the_time_they_are_busy(self) -> None:
         seen = watched({"wait": 0.5}, worker_phases={"item": 0.9})
         cost = cost_of(case_of(sampled(seen, device="cpu")))

@@ -49,6 +49,9 @@ LEAST_FREE_CORES = 0.25
 FULL_CPU_PERCENT = 90.0
 LONGEST_RAMP = 0.03
 """More of the GPU's idle time than that has other causes."""
+LONG_STEP_SECONDS = 0.5
+"""A second holds two of such steps at most: the rank that waited longest in it is the one that held it up."""
+LEAST_COMPUTING = 0.02
 UNSEEN_RAMP_SECONDS = 0.002
 """Of a step at most, where the GPU's use is not known."""
 FEW_ROUNDS = 10
@@ -359,7 +362,7 @@ class Block:
 def blocks_of(run: RunWindow, starvation: Starvation, workers: int) -> tuple[tuple[Block, ...], float]:
     """The stretches of the critical rank, and the pace of computing."""
     if starvation.wait is not None:
-        return _sampled_blocks(run.critical, starvation, starvation.wait, workers)
+        return _sampled_blocks(run, starvation, starvation.wait, workers)
     return _measured_blocks(run, starvation, workers)
 
 
@@ -419,14 +422,14 @@ def _measured_blocks(run: RunWindow, starvation: Starvation, workers: int) -> tu
 
 
 def _sampled_blocks(
-    rank: RankWindow, starvation: Starvation, wait: Share, workers: int
+    run: RunWindow, starvation: Starvation, wait: Share, workers: int
 ) -> tuple[tuple[Block, ...], float]:
     """One stretch as the samples say, and the two ends of what they leave open.
 
     Batches stand for steps. What the starts of epochs take is left out, as it is of measured steps. Samples do not
     tell fast steps from slow ones, so computing is taken to stay what it is.
     """
-    stacks = rank.stacks
+    rank, stacks = run.critical, run.critical.stacks
     period = batch_period(stacks) if stacks else None
     if period is None and rank.step_seconds is not None:
         period = rank.step_seconds.mean
@@ -437,12 +440,14 @@ def _sampled_blocks(
     wall = period / train_share(stacks)
     found = []
     lost = _sampled_wait(rank, starvation, wait)
-    for waited, worked, reach in (
-        (lost.low, busy.high, starvation.busy_reach),
-        (lost.value, busy.value, 0.0),
-        (lost.high, busy.low, -starvation.busy_reach),
+    others = _waited_for_others(run)
+    certain = others if period >= LONG_STEP_SECONDS else 0.0
+    for waited, spun, worked, reach in (
+        (lost.low, certain, busy.high, starvation.busy_reach),
+        (lost.value, certain, busy.value, 0.0),
+        (lost.high, others, busy.low, -starvation.busy_reach),
     ):
-        low = high = period * _computing_share(starvation, edge, waited, reach=reach)
+        low = high = period * max(LEAST_COMPUTING, _computing_share(starvation, edge, waited, reach=reach) - spun)
         if workers:
             batch = workers * worked * wall
         else:
@@ -450,6 +455,22 @@ def _sampled_blocks(
             batch = wall * making_threads(stacks) if is_fed(stacks) else period * waited
         found.append(Block(period * (1.0 - edge), low, high, batch))
     return tuple(found), found[1].compute_low
+
+
+def _waited_for_others(run: RunWindow) -> float:
+    """The share of the time in which the critical rank stands and spins because another one waits for its batch.
+
+    By the seconds that each of them waits in the same second: more than that where steps are shorter. In simulation 2
+    ranks waited 62 % of their time each, 78 % together: workers brought 4.5x, and 2.6x by the waits of one rank.
+    """
+    rows = [rank.stacks.waits for rank in run.ranks if rank.stacks is not None]
+    count = min(map(len, rows), default=0)
+    if len(rows) < len(run.ranks) or len(rows) < 2 or not count or run.critical.stacks is None:
+        return 0.0
+    own = run.critical.stacks.waits[-count:]
+    seconds = zip(*(each[-count:] for each in rows), strict=True)
+    most: float = sum(max(waited for _, waited in second) for second in seconds)
+    return max(0.0, most - sum(waited for _, waited in own)) / max(sum(length for length, _ in own), 1e-9)
 
 
 def _sampled_wait(rank: RankWindow, starvation: Starvation, wait: Share) -> Share:

@@ -32,7 +32,7 @@ too much: with two cores and loading that computes, 2 workers took 140 ms a step
 MEMORY_SHARE = 0.5
 LARGEST_WORKER_BYTES = 2**30
 LEAST_PROMISE = 1.05
-MOST_OPEN = 3.0
+MOST_OPEN = 2.0
 """A range whose ends lie further apart promises nothing: 30 steps of 0.2 to 300 s left open 0.5 to 7.8x."""
 LEAST_ERROR = 0.05
 """Of the number before it is rounded: in simulated runs that stayed what they are it wandered by 2 to 4 % while the
