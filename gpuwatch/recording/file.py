@@ -169,7 +169,7 @@ def _head(path: Path) -> bytes:
                 return file.read(_HEAD_BYTES)
             raise CannotOpenError(f"{path} is no longer a file: a recording is read from a file.")
     except FileNotFoundError:
-        raise CannotOpenError(f"There is no recording {path}: check its name.") from None
+        raise CannotOpenError(f"there is no recording {path}: check its name.") from None
     except IsADirectoryError:
         raise CannotOpenError(f"{path} is a folder: name the recording in it.") from None
     except OSError as error:

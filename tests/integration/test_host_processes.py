@@ -204,15 +204,15 @@ def refusal(pid: int, my_uid: int | None = None) -> CannotAttachError:
 
 def test_a_pid_that_was_never_given_out_is_refused() -> None:
     beyond = int((PROC / "sys/kernel/pid_max").read_text()) + 1
-    assert "There is no process" in refusal(beyond).sentence
-    assert "There is no process" in refusal(10**30).sentence
-    assert "There is no process" in refusal(-1).sentence
+    assert "there is no process" in refusal(beyond).sentence
+    assert "there is no process" in refusal(10**30).sentence
+    assert "there is no process" in refusal(-1).sentence
 
 
 def test_an_ended_process_is_refused() -> None:
     with child(SLEEPER) as (process, _):
         pass
-    assert "There is no process" in refusal(process.pid).sentence
+    assert "there is no process" in refusal(process.pid).sentence
 
 
 def test_a_zombie_is_refused() -> None:

@@ -74,17 +74,17 @@ def identify(pid: int, proc_root: Path = PROC, my_uid: int | None = None) -> Pro
         raise CannotAttachError(f"{pid} is a thread of process {leader} ({command}): use `--attach {leader}`.")
     if stat.state in "ZX":
         raise CannotAttachError(
-            f"Process {pid} ({stat.command_name}) has ended and only waits for its parent {stat.parent} to collect "
+            f"process {pid} ({stat.command_name}) has ended and only waits for its parent {stat.parent} to collect "
             "its exit code: give the pid of a running process.",
         )
     if pid == os.getpid() and proc_root == PROC:
-        raise CannotAttachError(f"Process {pid} is this gpuwatch itself: give the pid of the training process.")
+        raise CannotAttachError(f"process {pid} is this gpuwatch itself: give the pid of the training process.")
     # Real, effective and saved: the kernel lets a process be read only where all three are the reader's.
     uids = [int(word) for word in status.get("Uid", "").split()[:3] if word.isdigit()]
     uid = next((other for other in uids if other != mine), mine)
     if mine != 0 and uid != mine:
         raise CannotAttachError(
-            f"Process {pid} ({command}) belongs to {user_name(uid)} and gpuwatch runs as {user_name(mine)}: "
+            f"process {pid} ({command}) belongs to {user_name(uid)} and gpuwatch runs as {user_name(mine)}: "
             f"run gpuwatch as {f'{user_name(uid)} or as root' if uid else 'root'} (sudo).",
         )
     executable = executable_of(pid, proc_root)
@@ -140,11 +140,11 @@ def _unreadable(pid: int, proc_root: Path) -> CannotAttachError:
         )
     if proc_root == PROC and pid > 0 and _exists(pid):
         return CannotAttachError(
-            f"Process {pid} exists but /proc hides it (mount option hidepid), so it belongs to another user: "
+            f"process {pid} exists but /proc hides it (mount option hidepid), so it belongs to another user: "
             "run gpuwatch as that user or as root (sudo).",
         )
     return CannotAttachError(
-        f"There is no process {pid}: it has ended, or it lives in another container; "
+        f"there is no process {pid}: it has ended, or it lives in another container; "
         "`gpuwatch --attach` lists the processes that train here.",
     )
 
@@ -161,7 +161,7 @@ def _exists(pid: int) -> bool:
 def _not_python(pid: int, proc_root: Path, command: str, executable: str | None) -> str:
     """Names the Python process below, which is what the user of a launcher script meant."""
     below = [p for p in TreeWalker(proc_root).descendants(pid) if p != os.getpid() and is_python(p, proc_root)]
-    what = f"Process {pid} ({command}) is not a Python process"
+    what = f"process {pid} ({command}) is not a Python process"
     if not read_arguments(proc_root, pid) and executable is None:
         return f"{what} but a thread of the kernel: give the pid of the training process."
     if not below:
