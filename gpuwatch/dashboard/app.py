@@ -21,11 +21,10 @@ from textual.theme import Theme
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.actions import bindings, palette_rows
-from gpuwatch.dashboard.background import in_background
 from gpuwatch.dashboard.driver import CalmDriver
 from gpuwatch.dashboard.heap import return_free_memory
 from gpuwatch.dashboard.history import History, Timeline
-from gpuwatch.dashboard.screens.base import ViewScreen
+from gpuwatch.dashboard.screens.base import ViewScreen, in_background
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import DEFAULT_THEME, Glyphs, Look, glyphs_for_terminal, look, textual_themes
 from gpuwatch.dashboard.view import FindingKey, View, Viewing, key_of

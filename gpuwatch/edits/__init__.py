@@ -3,5 +3,5 @@
 * `editor` asks a child process, in which `diff` makes each edit.
 * Kinds of edits: `calls` (keywords), `statements` (compile, autocast, setup), `intervals` (log, save less often).
 * A value that is a name is followed to where it is written, into config files too: `follow`.
-* `workspace` holds the files, `module` is one of them, `source` reads them.
+* `workspace` holds the files, as text and syntax tree; `source` reads them.
 """

@@ -13,10 +13,11 @@ import libcst as cst
 
 from gpuwatch.diagnosis.finding import CallEdit, KeywordEdit, LoopEdit, SettingsEdit, TransferEdit, WorkerInitEdit
 from gpuwatch.edits.follow import SOURCES, Setting, Trail, added_to, displays_of, follow, followed_to_call, value_in
-from gpuwatch.edits.module import (
+from gpuwatch.edits.workspace import (
     AlreadySoError,
     CannotEditError,
     Change,
+    Files,
     Module,
     called,
     calls_in,
@@ -27,7 +28,6 @@ from gpuwatch.edits.module import (
     loaded,
     stored,
 )
-from gpuwatch.edits.workspace import Files
 
 _LARGEST_CALL = 20_000  # characters: libcst 1.9.0 needs minutes for a sum of 20 000 terms
 _SUBCLASSED = frozenset({"TrainingArguments"})

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuwatch.edits.module import (
+from gpuwatch.edits.workspace import (
     AlreadySoError,
     CannotEditError,
     Change,
+    Files,
     Module,
     called,
     calls_in,
@@ -25,7 +26,6 @@ from gpuwatch.edits.module import (
     root,
     stored,
 )
-from gpuwatch.edits.workspace import Files
 
 _NUMBER_AT_END = re.compile(r"\d+\Z")
 _FARTHEST = 6

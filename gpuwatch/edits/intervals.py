@@ -11,10 +11,11 @@ from typing import TypeGuard
 from gpuwatch.diagnosis.finding import IntervalEdit, SettingsEdit
 from gpuwatch.edits.calls import argument, keyword_changes, only_call
 from gpuwatch.edits.follow import SOURCES, Setting, followed, rarer
-from gpuwatch.edits.module import (
+from gpuwatch.edits.workspace import (
     AlreadySoError,
     CannotEditError,
     Change,
+    Files,
     Module,
     called,
     calls_in,
@@ -23,7 +24,6 @@ from gpuwatch.edits.module import (
     root,
     stored,
 )
-from gpuwatch.edits.workspace import Files
 
 _LOGS = frozenset(
     {"print", "pprint", "write", "info", "debug", "warning", "log", "log_dict", "log_metric", "log_metrics", "echo"}

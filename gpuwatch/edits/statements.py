@@ -6,10 +6,11 @@ import ast
 from collections.abc import Sequence
 
 from gpuwatch.diagnosis.finding import AutocastEdit, ModelEdit, SetupEdit
-from gpuwatch.edits.module import (
+from gpuwatch.edits.workspace import (
     AlreadySoError,
     CannotEditError,
     Change,
+    Files,
     Module,
     called,
     calls_in,
@@ -20,7 +21,6 @@ from gpuwatch.edits.module import (
     root,
     stored,
 )
-from gpuwatch.edits.workspace import Files
 
 
 def setup_changes(edit: SetupEdit, files: Files) -> list[Change]:

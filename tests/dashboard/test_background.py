@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from gpuwatch.dashboard.background import in_background
+from gpuwatch.dashboard.screens.base import in_background
 
 PATIENCE_SECONDS = 30.0
 

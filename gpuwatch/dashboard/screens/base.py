@@ -1,9 +1,12 @@
-"""What every screen is: a top bar, its content, its keys, drawn from one view."""
+"""What every screen is: a top bar, its content, its keys, drawn from one view; slow work goes to a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -22,6 +25,10 @@ from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.widgets import LinesWidget, Pager
 from gpuwatch.dashboard.words import attached_words, recording_badge
 from gpuwatch.monitor.snapshot import Snapshot
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
 
 if TYPE_CHECKING:
     from gpuwatch.dashboard.app import DashboardApp
@@ -236,3 +243,35 @@ class PageScreen(ViewScreen):
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
         """The page's lines; `height` is what can be seen at once."""
         return []
+
+
+async def in_background(
+    function: Callable[_Parameters, _Result], *arguments: _Parameters.args, **keywords: _Parameters.kwargs
+) -> _Result:
+    """The function's result, from a thread that quitting does not wait for.
+
+    A disk, a parser or another process's memory may take seconds to answer, or forever; `asyncio.to_thread` keeps the
+    loop from ending until it has.
+    """
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[_Result] = loop.create_future()
+
+    def settle(result: _Result | None, error: Exception | None) -> None:
+        if answered.cancelled():
+            return
+        if error is not None:
+            answered.set_exception(error)
+        else:
+            answered.set_result(result)  # type: ignore[arg-type]  # None only where that is its result
+
+    def run() -> None:
+        result, raised = None, None
+        try:
+            result = function(*arguments, **keywords)
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            raised = error
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, result, raised)
+
+    threading.Thread(target=run, name="gpuwatch-background", daemon=True).start()
+    return await answered

@@ -11,12 +11,11 @@ from textual.binding import BindingType
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.actions import bindings
-from gpuwatch.dashboard.background import in_background
 from gpuwatch.dashboard.history import Grid
 from gpuwatch.dashboard.lines import MARGIN, Line, LineWriter, Page
 from gpuwatch.dashboard.panels.charts import Evidence, chart_cells, evidence_lines, values_per_cell
 from gpuwatch.dashboard.panels.hardware import power_limit
-from gpuwatch.dashboard.screens.base import PageScreen
+from gpuwatch.dashboard.screens.base import PageScreen, in_background
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import FindingKey, View, key_of
 from gpuwatch.dashboard.words import (

@@ -8,6 +8,7 @@ from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_sample
 from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.numbers import cpu_cores
+from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.stacks import is_fed, making_threads
 from gpuwatch.timeline.windows import HostWindow, RankWindow, StackWindow
 
@@ -230,12 +231,14 @@ def local_ranks(rank: RankWindow) -> int:
 def queued_bytes(rank: RankWindow) -> int:
     """What full queues of all its loaders with workers hold; 0 where no batch's size is known."""
     loaders = (*((rank.train_loader,) if rank.train_loader else ()), *rank.eval_loaders)
-    queued: int = sum(
-        loader.num_workers * (loader.prefetch_factor or USUAL_PREFETCH) * loader.batch_bytes
-        for loader in loaders
-        if loader.num_workers and loader.batch_bytes
-    )
-    return local_ranks(rank) * queued
+    return local_ranks(rank) * sum((loader.num_workers or 0) * worker_queue_bytes(loader) for loader in loaders)
+
+
+def worker_queue_bytes(loader: LoaderFacts | None) -> int:
+    """What the full queue of one worker holds; 0 where the size of a batch is not known."""
+    if loader is None or loader.batch_bytes is None:
+        return 0
+    return (loader.prefetch_factor or USUAL_PREFETCH) * loader.batch_bytes
 
 
 def is_storage_bound(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.advice.cost import StepCost
 from gpuwatch.diagnosis.advice.lines import HotLine
-from gpuwatch.diagnosis.advice.resources import SHM_SHARE, USUAL_PREFETCH, cores_limit, local_ranks
+from gpuwatch.diagnosis.advice.resources import SHM_SHARE, cores_limit, local_ranks, shm_mount, worker_queue_bytes
 from gpuwatch.diagnosis.advice.stream import quartiles
 from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.diagnosis.rule import RunCase
@@ -213,7 +213,7 @@ def _memory_cap(case: RunCase, rank: RankWindow, rounding: _Rounding) -> Cap | N
     available = case.host.latest.memory_available_bytes if case.host else None
     if available is None:
         return None
-    each = _worker_bytes(rank) + _queued_bytes(rank)
+    each = _worker_bytes(rank) + worker_queue_bytes(rank.train_loader)
     if each <= 0:
         return None
     count = rounding.down(MEMORY_SHARE * available / each / local_ranks(rank))
@@ -221,13 +221,10 @@ def _memory_cap(case: RunCase, rank: RankWindow, rounding: _Rounding) -> Cap | N
 
 
 def _shm_cap(case: RunCase, rank: RankWindow, rounding: _Rounding) -> Cap | None:
-    own = rank.process.latest if rank.process else None
-    host = case.host.latest if case.host else None
-    source = own if own is not None and own.shm_total_bytes is not None else host
-    queued = _queued_bytes(rank)
-    if source is None or source.shm_total_bytes is None or queued <= 0:
+    mount, queued = shm_mount(case), worker_queue_bytes(rank.train_loader)
+    if mount is None or queued <= 0:
         return None
-    free = source.shm_total_bytes - (source.shm_used_bytes or 0)
+    free = mount.total_bytes - mount.used_bytes
     count = rounding.down(SHM_SHARE * free / queued / local_ranks(rank))
     text = f"/dev/shm has {gibibytes(free)} free, which holds the batches of {count}{_per_rank(rank)}"
     return Cap("shm", count, text)
@@ -247,13 +244,6 @@ def _worker_bytes(rank: RankWindow) -> int:
         return rank.workers.rss_bytes
     trainer = rank.process.latest.rss_bytes if rank.process else None
     return min(trainer or 0, LARGEST_WORKER_BYTES)
-
-
-def _queued_bytes(rank: RankWindow) -> int:
-    loader = rank.train_loader
-    if loader is None or loader.batch_bytes is None:
-        return 0
-    return (loader.prefetch_factor or USUAL_PREFETCH) * loader.batch_bytes
 
 
 def _per_rank(rank: RankWindow) -> str:

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import without
+from gpuwatch.diagnosis.advice.resources import worker_queue_bytes
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
@@ -160,9 +161,8 @@ def _fix(case: RunCase, shortage: MemoryShortage) -> Fix:
     count = loader.num_workers if loader is not None else None
     missing = shortage.missing_bytes
     more = f"about {gibibytes(missing)} more memory" if missing else "more memory"
-    queue = (loader.batch_bytes or 0) * (loader.prefetch_factor or 2) if loader is not None else 0
     # Of a worker's memory only what is its own comes back with it.
-    each = queue + (growth.worker_bytes if growth is not None else 0)
+    each = worker_queue_bytes(loader) + (growth.worker_bytes if growth is not None else 0)
     if count and count > 1 and missing and each:
         fewer = count - math.ceil(missing / each)
         if fewer >= 1:
