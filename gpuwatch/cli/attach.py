@@ -19,7 +19,7 @@ from rich.text import Text
 
 from gpuwatch.cli.output import ExitCode, GpuwatchError, is_terminal, say, write_styled
 from gpuwatch.samples import Candidate, GpuFacts, GpuStatus, NvmlState
-from gpuwatch.sources.discovery.source import DiscoverySource
+from gpuwatch.sources.discovery import DiscoverySource
 from gpuwatch.sources.hook_link.rendezvous import Processes, Rendezvous, RendezvousError, names_its_own, rendezvous_path
 from gpuwatch.sources.nvml.source import NvmlSource
 from gpuwatch.text import printable

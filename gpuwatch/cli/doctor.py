@@ -39,7 +39,7 @@ from gpuwatch.sources.host.identify import user_name
 from gpuwatch.sources.host.machine import Cgroups, in_container, read_pressure, read_shared_memory, read_throttling
 from gpuwatch.sources.host.source import affinity_core_count
 from gpuwatch.sources.nvml import reasons
-from gpuwatch.sources.nvml.process import NvmlAnswer, NvmlSurvey, survey
+from gpuwatch.sources.nvml.source import NvmlAnswer, NvmlSurvey, survey
 from gpuwatch.text import aligned, json_text, printable
 
 

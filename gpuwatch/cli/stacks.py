@@ -15,7 +15,7 @@ from gpuwatch.reader.attach import attach
 from gpuwatch.reader.refusals import CannotReadError
 from gpuwatch.report.profiles import collapsed, speedscope, tree
 from gpuwatch.sources.host.identify import CannotAttachError, identify
-from gpuwatch.sources.host.run import WORKER_NAME
+from gpuwatch.sources.host.source import WORKER_NAME
 from gpuwatch.sources.stacks.capture import Capture, Profile
 from gpuwatch.text import json_text
 

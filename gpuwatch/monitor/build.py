@@ -18,11 +18,10 @@ from gpuwatch.timeline.gpu import REASON_HARDWARE, THROTTLES, GpuHistory, recent
 from gpuwatch.timeline.host import ProcessHistory
 from gpuwatch.timeline.phases import LOST_TIME
 from gpuwatch.timeline.runs import Bounds, Run, bounds_of, gpus_of, rows_of, stacks_over, sums_of_rows, sums_over
-from gpuwatch.timeline.spans import covered_ns
 from gpuwatch.timeline.stacks import NOT_TRAINING
 from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.timeline.times import Anchor, covered_ns
 from gpuwatch.timeline.trainer import TrainerHistory
-from gpuwatch.timeline.wall_times import Anchor
 from gpuwatch.timeline.windows import Scene, StackWindow, mean_and_sigma, stats
 
 

@@ -21,7 +21,7 @@ from gpuwatch.monitor.snapshot import Origin, RecordingNow, Snapshot
 from gpuwatch.procfs import read_all, read_stat
 from gpuwatch.samples import GpuSample, Sample
 from gpuwatch.timeline.timeline import Timeline
-from gpuwatch.timeline.wall_times import Anchor, WallTimes
+from gpuwatch.timeline.times import Anchor, WallTimes
 from gpuwatch.timeline.windows import Scene
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from gpuwatch.samples import (
     PhaseSpan,
     RunFacts,
 )
-from gpuwatch.timeline.wall_times import Anchor, wall_time_at
+from gpuwatch.timeline.times import Anchor, wall_time_at
 from gpuwatch.timeline.windows import LineShare, Scene
 
 RunState = Literal[

@@ -15,8 +15,9 @@ from itertools import accumulate, chain
 from operator import attrgetter, itemgetter
 from typing import Any, get_args
 
-from gpuwatch.recording.columns import ColumnReader, DamagedError, unpack, write_column
-from gpuwatch.recording.shapes import (
+from gpuwatch.recording.columns import (
+    ColumnReader,
+    DamagedError,
     Record,
     built,
     check_of,
@@ -25,6 +26,8 @@ from gpuwatch.recording.shapes import (
     record_of,
     revived,
     to_plain,
+    unpack,
+    write_column,
     write_values,
 )
 from gpuwatch.samples import (

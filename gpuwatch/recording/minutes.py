@@ -17,15 +17,15 @@ from typing import Any, cast
 
 from gpuwatch import metrics as registry
 from gpuwatch.recording.chunks import Stream
+from gpuwatch.recording.columns import Scalar
 from gpuwatch.recording.schema import Rollup
-from gpuwatch.recording.shapes import Scalar
 from gpuwatch.samples import StepEnd
 from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.timeline.columns import number as nan_if_unknown
 from gpuwatch.timeline.phases import StopLog
-from gpuwatch.timeline.spans import Span, covered_ns
 from gpuwatch.timeline.stacks import NOT_TRAINING
 from gpuwatch.timeline.steps import UNKNOWN, Settling, WarmUp, parts_within, wait_within, without_stop
+from gpuwatch.timeline.times import Span, covered_ns
 
 _MOST = 1e300
 _COUNTER_KEPT_NS = 3_600_000_000_000

@@ -20,12 +20,11 @@ from types import TracebackType
 from typing import Any
 
 from gpuwatch.recording.chunks import Arrivals, KindReader, fitting, gathered, samples_of_chunk, samples_of_row
-from gpuwatch.recording.columns import DamagedError
+from gpuwatch.recording.columns import DamagedError, check_of, revived
 from gpuwatch.recording.file import open_recording
 from gpuwatch.recording.minutes import Minutes
 from gpuwatch.recording.rollups import HOUR_NS, Hour, MinuteColumns, Part, parts_of, unpack_minute
 from gpuwatch.recording.schema import CHUNK_BITS, CannotOpenError, FindingSpan, RecordingMeta, Rollup, checksum
-from gpuwatch.recording.shapes import check_of, revived
 from gpuwatch.samples import (
     BatchCount,
     CurrentLine,
@@ -39,7 +38,7 @@ from gpuwatch.samples import (
     XidEvent,
 )
 from gpuwatch.timeline.columns import MINUTE_NS, SECOND_NS
-from gpuwatch.timeline.wall_times import Anchor, wall_time_at
+from gpuwatch.timeline.times import Anchor, wall_time_at
 
 _LAST_WALL_TIME = 253_402_300_800.0
 """The year 10 000, which no calendar here knows."""

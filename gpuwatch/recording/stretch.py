@@ -32,10 +32,10 @@ from gpuwatch.timeline.figures import (
 )
 from gpuwatch.timeline.gpu import THROTTLES
 from gpuwatch.timeline.phases import LOST_TIME, PAUSES
-from gpuwatch.timeline.spans import Span, outside, united
 from gpuwatch.timeline.stacks import NOT_TRAINING, PHASES
 from gpuwatch.timeline.steps import STEP_SUMS
 from gpuwatch.timeline.timeline import Timeline
+from gpuwatch.timeline.times import Span, outside, united
 from gpuwatch.timeline.windows import GpuWindow, HostWindow, PhaseTotals, RankWindow, RunWindow, Scene, Stats
 
 LONGEST_NS = 900 * 1_000_000_000

@@ -47,7 +47,7 @@ from gpuwatch.samples import (
     TrainerEnded,
 )
 from gpuwatch.timeline.columns import MINUTE_NS
-from gpuwatch.timeline.wall_times import WallTimes
+from gpuwatch.timeline.times import WallTimes
 
 _MOST_KNOWN = 4_096
 _MOST_A_MINUTE = 500  # a hostile trainer's phases are in the samples still

@@ -42,7 +42,7 @@ from gpuwatch.text import encodable
 from gpuwatch.timeline.charts import Chart
 from gpuwatch.timeline.figures import joules_per_sample
 from gpuwatch.timeline.stacks import hot_line
-from gpuwatch.timeline.wall_times import JUMP_SECONDS
+from gpuwatch.timeline.times import JUMP_SECONDS
 from gpuwatch.timeline.windows import GpuWindow, LineShare, RankWindow, RunWindow, Scene, Share, StackWindow, Stats
 
 _NOT_REPORTED = "not reported by the driver"

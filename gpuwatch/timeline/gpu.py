@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from gpuwatch import metrics
 from gpuwatch.samples import GpuFacts, GpuHealth, GpuLost, GpuSample, GpuStatus, NvmlState, XidEvent
 from gpuwatch.timeline.columns import NAN, SECOND_NS, Odometer, Table, ValueTiers
-from gpuwatch.timeline.spans import Span, outside, united
+from gpuwatch.timeline.times import Span, outside, united
 from gpuwatch.timeline.windows import GpuWindow, LinkErrors, Stats, known, stats
 
 _LINK_COUNTERS = ("pcie_replays", "nvlink_crc_errors", "nvlink_replays", "nvlink_recoveries")

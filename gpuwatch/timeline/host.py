@@ -15,7 +15,7 @@ from gpuwatch import metrics
 from gpuwatch.samples import HostSample, ProcessSample, WorkerFetch, WorkerSample
 from gpuwatch.timeline.columns import SECOND_NS, Odometer, Table, ValueTiers, number
 from gpuwatch.timeline.phases import STOPPED_STATES
-from gpuwatch.timeline.spans import Span, covered_ns, united
+from gpuwatch.timeline.times import Span, covered_ns, united
 from gpuwatch.timeline.windows import (
     HostWindow,
     MemoryGrowth,

@@ -9,7 +9,7 @@ from statistics import median
 
 from gpuwatch.samples import PhaseKind, PhaseSpan
 from gpuwatch.timeline.columns import SECOND_NS
-from gpuwatch.timeline.spans import Span, covered_ns
+from gpuwatch.timeline.times import Span, covered_ns
 from gpuwatch.timeline.windows import PhaseTotals, Recompiles
 
 _KEPT_PER_KIND = 1_024

@@ -25,8 +25,8 @@ from gpuwatch.timeline.gpu import RAW_NS as GPU_RAW_NS
 from gpuwatch.timeline.gpu import GpuHistory
 from gpuwatch.timeline.host import ProcessHistory, with_batches
 from gpuwatch.timeline.phases import LOST_TIME, OUTSIDE, PAUSES, STOPPED, recompiles
-from gpuwatch.timeline.spans import Span, covered_ns, united
 from gpuwatch.timeline.stacks import NOT_TRAINING
+from gpuwatch.timeline.times import Span, covered_ns, united
 from gpuwatch.timeline.trainer import RAW_NS, TrainerHistory
 from gpuwatch.timeline.windows import RankWindow, RunWindow, StackWindow, StepColumns, WorkerTotals, median, stats
 

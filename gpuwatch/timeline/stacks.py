@@ -26,7 +26,7 @@ from gpuwatch.samples import (
     WorkerPhase,
 )
 from gpuwatch.timeline.columns import SECOND_NS, Table
-from gpuwatch.timeline.spans import Span, covered_ns
+from gpuwatch.timeline.times import Span, covered_ns
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow, WorkerShare, wilson
 
 LOG_NS = 900 * SECOND_NS  # as long as the raw steps of a hooked trainer

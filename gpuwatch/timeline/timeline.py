@@ -53,7 +53,7 @@ from gpuwatch.timeline.runs import (
     training_start_ns,
     unhooked,
 )
-from gpuwatch.timeline.spans import united
+from gpuwatch.timeline.times import united
 from gpuwatch.timeline.trainer import TrainerHistory
 from gpuwatch.timeline.windows import Quality, Scene
 

@@ -30,7 +30,6 @@ from gpuwatch.samples import (
 from gpuwatch.timeline.columns import SECOND_NS, Table, number
 from gpuwatch.timeline.host import WorkerFetches
 from gpuwatch.timeline.phases import OUTSIDE, STOPPED_STATES, PhaseLog, StopLog
-from gpuwatch.timeline.spans import Span, covered_ns
 from gpuwatch.timeline.stacks import BatchCounts, StackLog
 from gpuwatch.timeline.steps import (
     STEP_COLUMNS,
@@ -45,6 +44,7 @@ from gpuwatch.timeline.steps import (
     wait_within,
     without_stop,
 )
+from gpuwatch.timeline.times import Span, covered_ns
 from gpuwatch.timeline.windows import EpochTotals, LogHistogram, MemoryTotals, PeakGrowth, known
 
 RAW_NS = 900 * SECOND_NS

@@ -18,8 +18,7 @@ from nvml_sim import SimulatedDriver
 
 from gpuwatch.samples import GpuFacts, GpuLost, GpuSample, GpuStatus, NvmlState
 from gpuwatch.sources.nvml.machine import MOST_GPUS
-from gpuwatch.sources.nvml.process import Activity
-from gpuwatch.sources.nvml.source import NvmlSource
+from gpuwatch.sources.nvml.source import Activity, NvmlSource
 from tests.faults.conftest import Place, SideBySide
 from tests.faults.live import wait_until
 from tests.integration.nvml_reader import BRISK, Reader, SilentChild, child_pids, launching, reading

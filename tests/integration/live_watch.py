@@ -13,7 +13,7 @@ from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import RunNow, Snapshot
 from gpuwatch.monitor.wiring import live_monitor
 from gpuwatch.reader.refusals import Reason
-from gpuwatch.sources.discovery.source import try_to_read
+from gpuwatch.sources.discovery import try_to_read
 from tests.integration.attached import NOT_YET
 from tests.integration.command_line import PATIENCE_SECONDS
 

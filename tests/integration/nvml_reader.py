@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import nvml_sim
 
 from gpuwatch.samples import GpuSample, Sample
-from gpuwatch.sources.nvml.process import Activity, Message
-from gpuwatch.sources.nvml.source import NvmlSource, PollPlan
+from gpuwatch.sources.nvml.source import Activity, Message, NvmlSource, PollPlan
 
 BRISK = PollPlan(
     slow_seconds=0.4,

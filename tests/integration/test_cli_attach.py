@@ -45,8 +45,8 @@ sys.exit(main(sys.argv[1:]))
 
 AMONG = """\
 import sys
-from gpuwatch.sources.discovery import source
-source.all_pids = lambda proc_root: {pids}
+from gpuwatch.sources import discovery
+discovery.all_pids = lambda proc_root: {pids}
 from gpuwatch.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """

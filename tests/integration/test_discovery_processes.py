@@ -13,8 +13,8 @@ import pytest
 
 from gpuwatch.procfs import TreeWalker
 from gpuwatch.samples import Candidate
-from gpuwatch.sources.discovery.census import TreeTrainers
-from gpuwatch.sources.discovery.source import DiscoverySource
+from gpuwatch.sources.census import TreeTrainers
+from gpuwatch.sources.discovery import DiscoverySource
 from tests.integration.process_groups import ended_by_its_input
 
 pytestmark = [

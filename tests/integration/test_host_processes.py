@@ -22,8 +22,7 @@ from gpuwatch.sources.host.identify import (
     CannotAttachError,
     identify,
 )
-from gpuwatch.sources.host.run import private_dirty_bytes
-from gpuwatch.sources.host.source import HostSource
+from gpuwatch.sources.host.source import HostSource, private_dirty_bytes
 from tests.integration.command_line import PATIENCE_SECONDS
 
 PROC = Path("/proc")

@@ -20,8 +20,7 @@ from nvml_reader import BRISK, DEADLINE_SECONDS, HASTY, Reader, SilentChild, chi
 from nvml_sim import SimulatedDriver
 
 from gpuwatch.samples import GpuFacts, GpuLost, GpuSample, GpuStatus, NvmlState
-from gpuwatch.sources.nvml.process import Activity
-from gpuwatch.sources.nvml.source import MOST_OUTSTANDING, NvmlSource
+from gpuwatch.sources.nvml.source import MOST_OUTSTANDING, Activity, NvmlSource
 
 
 def until_status(reader: Reader, status: str) -> NvmlState:

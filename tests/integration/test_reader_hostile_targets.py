@@ -17,7 +17,7 @@ from gpuwatch.procfs import TreeWalker
 from gpuwatch.reader.attach import Interpreter, attach, main_interpreter
 from gpuwatch.reader.refusals import CannotReadError
 from gpuwatch.samples import RunFacts, StackTally
-from gpuwatch.sources.discovery.source import DiscoverySource
+from gpuwatch.sources.discovery import DiscoverySource
 from gpuwatch.sources.stacks import StackSource, StackTarget
 from tests.integration.interpreters import TARGETS, require_reading
 

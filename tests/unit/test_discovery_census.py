@@ -9,8 +9,8 @@ import pytest
 from recorded_trainers import COMPILE_WORKER, FORKSERVER, SPAWNED, TORCH, TRACKER, TRAIN, RecordedTrainers
 
 from gpuwatch.procfs import TreeWalker, read_stat
-from gpuwatch.sources.discovery.census import Role, TreeTrainers, role_of
-from gpuwatch.sources.nvml.process import default_command
+from gpuwatch.sources.census import Role, TreeTrainers, role_of
+from gpuwatch.sources.nvml.source import default_command
 
 IDLE = {"cpu_seconds": 5.0}
 NOTEBOOK = (b"python", b"-m", b"ipykernel_launcher", b"-f", b"/run/kernel.json")

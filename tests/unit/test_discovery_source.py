@@ -14,7 +14,7 @@ from recorded_trainers import TORCH, UPTIME_SECONDS, RecordedTrainers
 
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import Candidate
-from gpuwatch.sources.discovery.source import DiscoverySource
+from gpuwatch.sources.discovery import DiscoverySource
 
 SECOND_NS = 1_000_000_000
 DENIED = CannotReadError(Reason.PERMISSION, "only root may read other processes", "use sudo")

@@ -39,7 +39,7 @@ from gpuwatch.procfs import read_stat
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.sources.hook_link import rendezvous as link_processes
 from gpuwatch.sources.host.machine import SharedMemory
-from gpuwatch.sources.nvml.process import NvmlAnswer, NvmlSurvey
+from gpuwatch.sources.nvml.source import NvmlAnswer, NvmlSurvey
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from gpuwatch.foreign import read_arguments, read_program
 from gpuwatch.procfs import TreeWalker, parse_stat
 from gpuwatch.samples import MachineFacts, ProcessSample
 from gpuwatch.sources.host.machine import core_list
-from gpuwatch.sources.host.run import TreeCpu, tree_cpu_ticks
-from gpuwatch.sources.host.source import HostSource
+from gpuwatch.sources.host.source import HostSource, TreeCpu, tree_cpu_ticks
 
 WORKER = "pt_data_worker"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.monitor.focus import AttachedTree, Focus
 from gpuwatch.monitor.recorder import RecordedPart
 from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.monitor.wiring import AttachedTree, Focus
 from gpuwatch.samples import ProcessSample, RunFacts, Sample, TrainerEnded
 from gpuwatch.timeline.timeline import Timeline
 from tests.unit.fake_sources import ScriptedJudge, ScriptedSource, monitor, ticks

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.samples import GpuFacts, GpuLost, GpuProcess, GpuSample, GpuStatus, NvmlState, Sample
-from gpuwatch.sources.nvml.process import Message, decode, environment
-from gpuwatch.sources.nvml.source import Blame, Roster
+from gpuwatch.sources.nvml.source import Blame, Message, Roster, decode, environment
 
 MINUTE_NS = 60 * 10**9
 

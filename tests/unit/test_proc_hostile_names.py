@@ -10,7 +10,7 @@ from recorded_proc import RecordedHost
 
 from gpuwatch.procfs import keyed_int, mapped_files, mapped_paths, parse_stat
 from gpuwatch.recording.file import filesystem_of
-from gpuwatch.sources.discovery.census import mapped_library
+from gpuwatch.sources.census import mapped_library
 from gpuwatch.sources.host.identify import carries_hook, is_python, read_environment, variable
 from gpuwatch.sources.host.machine import Cgroups, parse_network
 from gpuwatch.sources.nvml.readings import PidMap

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.recording.chunks import KINDS as RECORDED
 from gpuwatch.recording.chunks import Arrivals, Gathering, KindReader, samples_of_chunk, samples_of_row, stored_shape
-from gpuwatch.recording.columns import ColumnReader, DamagedError, pack, write_column
-from gpuwatch.recording.shapes import EXACT
+from gpuwatch.recording.columns import EXACT, ColumnReader, DamagedError, pack, write_column
 from gpuwatch.samples import BatchWait, GpuSample, PhaseSpan, ProcessSample, RunFacts, StepEnd, WorkerSample
 from tests.unit.sample_strategies import KINDS, same, samples
 

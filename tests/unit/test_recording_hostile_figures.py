@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.recording.chunks import inflated
-from gpuwatch.recording.columns import ColumnReader, DamagedError, write_column
+from gpuwatch.recording.columns import ColumnReader, DamagedError, check_of, write_column
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.rollups import Hour
 from gpuwatch.recording.schema import RecordingMeta
-from gpuwatch.recording.shapes import check_of
 from gpuwatch.recording.stretch import summarize, unpaused
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.samples import GpuSample, PhaseSpan, RunFacts, Sample, StackTally, StepEnd, WorkerFetch

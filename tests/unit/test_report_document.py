@@ -24,7 +24,7 @@ from gpuwatch.report.model import Json, as_json, json_schema
 from gpuwatch.report.observation import FindingDuration, Observation, Stretch, leave_out
 from gpuwatch.report.recorded import key_of, merged
 from gpuwatch.report.words import quality_lines
-from gpuwatch.timeline.wall_times import Anchor, WallTimes
+from gpuwatch.timeline.times import Anchor, WallTimes
 from gpuwatch.timeline.windows import MemoryTotals, Scene
 from tests.unit import scene_builder as build
 from tests.unit.report_builder import WALL_TIME, chart, json_report, observation, report, starvation

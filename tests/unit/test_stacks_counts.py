@@ -9,7 +9,7 @@ from stack_samples import loader_state, stack
 from gpuwatch.reader.loaders import LoaderState
 from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.sources.stacks.classify import Reading
-from gpuwatch.sources.stacks.counts import CONFIRM_NS, BatchCounter, Iterations, SteadyCounters, first_round
+from gpuwatch.sources.stacks.loops import CONFIRM_NS, BatchCounter, Iterations, SteadyCounters, first_round
 from tests.unit.stack_samples import MAIN, FakeText, Place, classifier, frames
 
 LOOK_NS = 10_000_000

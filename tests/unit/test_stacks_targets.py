@@ -14,10 +14,9 @@ from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.samples import BatchCount, CurrentLine, RunFacts, Sample, StackTally, TrainerEnded
 from gpuwatch.sources.stacks import StackTarget
-from gpuwatch.sources.stacks.facts import ProcessFacts, ranks
 from gpuwatch.sources.stacks.sampler import FollowedTarget
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter
-from gpuwatch.sources.stacks.session import Settings
+from gpuwatch.sources.stacks.session import ProcessFacts, Settings, ranks
 
 PID = 77
 SECOND = 1_000_000_000

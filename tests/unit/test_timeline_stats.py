@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from gpuwatch.timeline.spans import clipped, covered_ns, outside, total_ns, united, without
+from gpuwatch.timeline.times import clipped, covered_ns, outside, total_ns, united, without
 from gpuwatch.timeline.windows import LogHistogram, stats
 
 NAN = math.nan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.timeline.wall_times import WallTimes, wall_time_at
+from gpuwatch.timeline.times import WallTimes, wall_time_at
 
 SECOND = 1_000_000_000
 HOUR = 3600.0

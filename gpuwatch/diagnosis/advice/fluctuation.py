@@ -15,7 +15,7 @@ from statistics import median
 from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, robust_sigma
 from gpuwatch.numbers import seconds
 from gpuwatch.timeline.columns import SECOND_NS
-from gpuwatch.timeline.spans import Span, clipped, united
+from gpuwatch.timeline.times import Span, clipped, united
 from gpuwatch.timeline.windows import RankWindow, Stats
 
 MEAN_FOR_RATIO = 20.0

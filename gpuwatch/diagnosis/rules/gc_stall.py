@@ -39,7 +39,7 @@ from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule, threshold
 from gpuwatch.numbers import grouped, percent, seconds
-from gpuwatch.timeline.spans import united
+from gpuwatch.timeline.times import united
 
 SECONDS = 55.0
 """What set-up left to collect weighs heavily in the first seconds of a run, and not at all later."""

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from gpuwatch.samples import BatchWait, GpuGap, PhaseSpan, Role, Sample, StepEnd
 from gpuwatch.sources.hook_link.facts import Place
 from gpuwatch.sources.hook_link.iterators import BATCH, START, STOP, IteratorState, Loaders, judge
-from gpuwatch.timeline.spans import Span, clipped, total_ns, united, without
+from gpuwatch.timeline.times import Span, clipped, total_ns, united, without
 
 _MAX_SPANS: Final = 4096
 

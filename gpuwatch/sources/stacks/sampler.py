@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final
 from gpuwatch.procfs import PROC, read_stat
 from gpuwatch.reader.refusals import CannotReadError, Reason, Watch, access_to, explain, malformed, read_here, silent
 from gpuwatch.samples import Sample, TrainerEnded
-from gpuwatch.sources.stacks.facts import ProcessFacts
 from gpuwatch.sources.stacks.schedule import Agenda, CpuBudget, CpuMeter
-from gpuwatch.sources.stacks.session import Session, Settings
+from gpuwatch.sources.stacks.session import ProcessFacts, Session, Settings
 from gpuwatch.sources.stacks.workers import AttachReader
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from gpuwatch.reader.loaders import LoaderReader
 from gpuwatch.reader.refusals import Cache, CannotReadError
 from gpuwatch.reader.stacks import Frame, Stack
 from gpuwatch.samples import FeederPhase, StackPhase, WorkerPhase
-from gpuwatch.sources.host.run import WORKER_NAME
+from gpuwatch.sources.host.source import WORKER_NAME
 from gpuwatch.sources.stacks.classify import (
     Call,
     Classifier,

@@ -35,7 +35,7 @@ from gpuwatch.procfs import (
     shown,
 )
 from gpuwatch.sources.host.identify import executable_of, is_python, is_python_program
-from gpuwatch.sources.host.run import WORKER_NAME
+from gpuwatch.sources.host.source import WORKER_NAME
 
 _LAUNCHER_NAME = "pt_elastic"  # set by torch/distributed/run.py
 _LAUNCHER_PROGRAMS = frozenset({"torchrun", "accelerate", "accelerate-launch", "deepspeed", "horovodrun"})

@@ -14,7 +14,7 @@ from gpuwatch.foreign import read_program
 from gpuwatch.procfs import PROC, ProcessKey, all_pids
 from gpuwatch.reader.refusals import CannotReadError, Reason
 from gpuwatch.samples import Candidate, Candidates, Visibility
-from gpuwatch.sources.discovery.census import Census, Process, Signs, Verdict, judge
+from gpuwatch.sources.census import Census, Process, Signs, Verdict, judge
 from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook, login_name, user_name
 
 CanRead = Callable[[int], CannotReadError | None]
