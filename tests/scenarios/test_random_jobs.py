@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.scenarios.judged import Judged, Promise, Said
@@ -9,7 +11,7 @@ from tests.scenarios.playing import play_one
 from tests.scenarios.random_jobs import RANDOM, lines_of, scored_random
 from tests.scenarios.scenario import draw
 from tests.scenarios.score import GAIN_TOLERANCE
-from tests.scenarios.truth import speed
+from tests.scenarios.truth import factor, speed
 
 NUMBERS = range(1, 9)
 PLAYED = (1, 3, 4, 5, 6, 8)
@@ -35,6 +37,14 @@ def test_no_more_work_is_done_than_the_cores_can_do(number: int) -> None:
     loading, host = drawn.job.loading, drawn.job.host
     batches_per_second = speed(drawn.job, drawn.name)[0] / loading.batch_size
     assert batches_per_second * loading.cpu_seconds <= min(host.cores, host.quota or host.cores)
+
+
+def test_what_a_change_brings_is_measured_over_as_many_steps_with_it_as_without() -> None:
+    """Its 128 workers set the pace, which rises for a thousand steps: logging ten times as rarely brings nothing."""
+    drawn = draw(RANDOM["random"], 614)
+    (log,) = drawn.job.pauses
+    rarer = replace(drawn.job, pauses=(replace(log, every_steps=10 * log.every_steps),))
+    assert factor(drawn.job, rarer, drawn.name) == pytest.approx(1.0, abs=0.02)
 
 
 def said(rule: str) -> Said:

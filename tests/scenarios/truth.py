@@ -45,13 +45,13 @@ class Truth:
 
 
 @cache
-def speed(job: Job, seed: str, *, lasting: bool = False) -> tuple[float, float, float, float]:
+def speed(job: Job, seed: str, *, steps: int | None = None) -> tuple[float, float, float, float]:
     """Samples per second; the shares of wait, gap and busy GPU.
 
     Args:
         job: what runs.
         seed: of everything random.
-        lasting: whole cycles of pauses and epochs, and 150 slow batches, however long that takes.
+        steps: at least as many, in whole cycles of pauses and epochs, however long that takes; None: about a minute.
     """
     training = Training(job, seed)
     queued = job.loading.workers * job.loading.prefetch
@@ -62,18 +62,12 @@ def speed(job: Job, seed: str, *, lasting: bool = False) -> tuple[float, float, 
         (one.samples, one.wait_seconds, one.gap_seconds, one.busy_seconds)
         for one in (rank.totals for rank in training.ranks)
     ]
-    steps = training.steps
-    least, most, cycle = LEAST_STEPS, MOST_SECONDS, 1
-    if lasting:
-        cycle = _cycle(job)
-        if cycle > 1:
-            least, most = CYCLES * cycle, math.inf
-        if job.loading.slow_share:
-            least, most = max(least, math.ceil(SLOW_BATCHES / job.loading.slow_share / job.ranks)), math.inf
+    passed = training.steps
+    least, most, cycle = steps or LEAST_STEPS, math.inf if steps else MOST_SECONDS, 1 if steps is None else _cycle(job)
     while (
-        training.steps - steps < FEWEST_STEPS
-        or (training.steps - steps) % cycle
-        or (training.time - first < most and (training.steps - steps < least or training.time - first < LEAST_SECONDS))
+        training.steps - passed < FEWEST_STEPS
+        or (training.steps - passed) % cycle
+        or (training.time - first < most and (training.steps - passed < least or training.time - first < LEAST_SECONDS))
     ):
         training.advance()
     seconds = max(training.time - first, 1e-9)
@@ -87,6 +81,12 @@ def speed(job: Job, seed: str, *, lasting: bool = False) -> tuple[float, float, 
         (totals.gap_seconds - before[2]) / seconds,
         (totals.busy_seconds - before[3]) / seconds,
     )
+
+
+def _lasting_steps(job: Job) -> int:
+    """Three of its cycles, and 150 slow batches; 0 for a job that has neither."""
+    cycle, slow = _cycle(job), job.loading.slow_share
+    return max(CYCLES * cycle if cycle > 1 else 0, math.ceil(SLOW_BATCHES / slow / job.ranks) if slow else 0)
 
 
 def _cycle(job: Job) -> int:
@@ -112,6 +112,10 @@ def truth_of(job: Job, seed: str) -> Truth:
 
 
 def factor(job: Job, changed: Job, seed: str) -> float:
-    """How much faster the changed job really is, in the long run."""
-    before = speed(without_standstill(job), seed, lasting=True)[0]
-    return speed(without_standstill(changed), seed, lasting=True)[0] / before
+    """How much faster the changed job really is, in the long run.
+
+    Both over as many steps: 128 workers on 64 cores begin together, and made 11 % more over 2,736 steps than over 456.
+    """
+    job, changed = without_standstill(job), without_standstill(changed)
+    steps = max(_lasting_steps(job), _lasting_steps(changed))
+    return speed(changed, seed, steps=steps)[0] / speed(job, seed, steps=steps)[0]
