@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuwatch.diagnosis.rule import Settings, Threshold, declared
+from gpuwatch.diagnosis.thresholds import Settings, Threshold, declared
 from gpuwatch.text import did_you_mean
 
 if TYPE_CHECKING:

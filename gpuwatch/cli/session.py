@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gpuwatch.cli.arguments import ANY_PROCESS, unknown
 from gpuwatch.cli.output import GpuwatchError
-from gpuwatch.diagnosis.rule import Settings
+from gpuwatch.diagnosis.thresholds import Settings
 from gpuwatch.monitor.monitor import Monitor
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.wiring import TakeNvml, live_monitor, simulated_monitor

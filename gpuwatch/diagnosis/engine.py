@@ -13,18 +13,9 @@ from functools import cached_property
 from gpuwatch.diagnosis.finding import Draft, Finding, Severity
 from gpuwatch.diagnosis.gates import may_be_critical, may_judge
 from gpuwatch.diagnosis.plan import Placed, planned, settle, time_shares
-from gpuwatch.diagnosis.rule import (
-    SYMPTOMS,
-    AnyCase,
-    MachineCase,
-    Rule,
-    Settings,
-    Subject,
-    gpu_case_of,
-    run_case_of,
-    same_case_in,
-)
+from gpuwatch.diagnosis.rule import AnyCase, MachineCase, Rule, Subject, gpu_case_of, run_case_of, same_case_in
 from gpuwatch.diagnosis.rules import all_rules, in_order
+from gpuwatch.diagnosis.thresholds import SYMPTOMS, Settings
 from gpuwatch.diagnosis.track import Track
 from gpuwatch.timeline.windows import Scene
 

@@ -8,7 +8,8 @@ from gpuwatch.diagnosis.advice.sampled import SAMPLES
 from gpuwatch.diagnosis.advice.starvation import EARLY_STEPS
 from gpuwatch.diagnosis.finding import LEVEL_WORDS
 from gpuwatch.diagnosis.gates import GPU_SAMPLES, UNHOOKED_SECONDS
-from gpuwatch.diagnosis.rule import Rule, declared
+from gpuwatch.diagnosis.rule import Rule
+from gpuwatch.diagnosis.thresholds import declared
 from gpuwatch.diagnosis.track import EVALUATION_NS, HOLD_NS
 from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.timeline.figures import STEPS

@@ -17,8 +17,8 @@ import msgspec
 from gpuwatch._version import __version__
 from gpuwatch.diagnosis.finding import Edit, Finding, Fix, Severity
 from gpuwatch.diagnosis.plan import in_order
-from gpuwatch.diagnosis.rule import Settings
 from gpuwatch.diagnosis.rules import all_rules
+from gpuwatch.diagnosis.thresholds import Settings
 from gpuwatch.monitor.snapshot import ReplayMark
 from gpuwatch.recording.schema import FindingRecord, FindingSpan
 from gpuwatch.timeline.trainer import RAW_NS

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpuwatch.diagnosis.engine import Engine
-from gpuwatch.diagnosis.rule import Settings
+from gpuwatch.diagnosis.thresholds import Settings
 from gpuwatch.metrics import charted
 from gpuwatch.monitor.clock import ReplayClock
 from gpuwatch.monitor.monitor import Judge, Lead, Monitor, Subscriber

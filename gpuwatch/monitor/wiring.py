@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwatch.diagnosis.engine import Engine
-from gpuwatch.diagnosis.rule import Settings
+from gpuwatch.diagnosis.thresholds import Settings
 from gpuwatch.monitor.clock import CatchUpClock, Clock, SystemClock, VirtualClock
 from gpuwatch.monitor.monitor import Monitor, OwnCost
 from gpuwatch.monitor.snapshot import Origin

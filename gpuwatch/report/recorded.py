@@ -13,7 +13,7 @@ from functools import partial
 
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.diagnosis.rule import Settings
+from gpuwatch.diagnosis.thresholds import Settings
 from gpuwatch.edits.source import read_recorded_source
 from gpuwatch.monitor.recorded_findings import RecordedFindings, from_blob, severity_of
 from gpuwatch.monitor.replay import Stage

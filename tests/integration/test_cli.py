@@ -191,6 +191,19 @@ def test_nothing_to_measure_is_reported_with_the_way_to_get_going(tmp_path: Path
         assert part in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_loads_the_command_line_alone(option: str) -> None:
+    program = (
+        "import contextlib, io, sys\n"
+        "from gpuwatch.__main__ import main\n"
+        f"with contextlib.redirect_stdout(io.StringIO()): code = main(['{option}'])\n"
+        "heavy = ('textual', 'torch', 'numpy', 'gpuwatch.samples', 'gpuwatch.timeline', 'gpuwatch.monitor')\n"
+        "print(code, sorted(name for name in heavy if name in sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "0 []\n"
+
+
 def test_report_loads_no_textual(tmp_path: Path) -> None:
     program = (
         "import sys\n"

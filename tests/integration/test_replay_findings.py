@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpuwatch.diagnosis.finding import Finding
-from gpuwatch.diagnosis.rule import Settings
 from gpuwatch.diagnosis.rules import rule_by_id
+from gpuwatch.diagnosis.thresholds import Settings
 from gpuwatch.monitor.recorded_findings import RecordedFindings
 from gpuwatch.monitor.replay import Stage, origin_of
 from gpuwatch.monitor.snapshot import Snapshot

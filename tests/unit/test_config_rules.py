@@ -11,8 +11,9 @@ from scene_builder import findings, gpu, later, loader, rank, run, run_case, sce
 from gpuwatch.config import Asked, ConfigError, check_words, known_name, left_out, thresholds_of
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import Finding
-from gpuwatch.diagnosis.rule import SYMPTOMS, Rule, Settings, declared
+from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.diagnosis.rules import all_rules, rule_by_id
+from gpuwatch.diagnosis.thresholds import SYMPTOMS, Settings, declared
 from gpuwatch.timeline.windows import Scene
 
 RULES = all_rules()

@@ -11,8 +11,8 @@ import pytest
 
 from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.diagnosis.page import sections
-from gpuwatch.diagnosis.rule import declared
 from gpuwatch.diagnosis.rules import all_rules, rule_by_id
+from gpuwatch.diagnosis.thresholds import declared
 
 CRITICAL, WARNING, INFO, HINT = "critical", "warning", "info", "hint"
 

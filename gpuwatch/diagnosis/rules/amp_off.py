@@ -35,7 +35,8 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_float32
 from gpuwatch.diagnosis.advice.fixes import autocast_edit
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, percent
 
 RESNET50_A100 = 2.6

@@ -31,7 +31,8 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.compute import BUSY_PERCENT, peak_memory_share, works_lightly
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import gibibytes, percent
 from gpuwatch.timeline.windows import RankWindow
 

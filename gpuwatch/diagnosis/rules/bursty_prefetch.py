@@ -56,7 +56,8 @@ from gpuwatch.diagnosis.advice.starvation import (
 )
 from gpuwatch.diagnosis.advice.stream import are_too_slow, batch_deviation, comb, settled
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, RuledOut, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import gibibytes, percent
 from gpuwatch.timeline.windows import RankWindow
 

@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_16_bits
 from gpuwatch.diagnosis.advice.fixes import model_edit
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent
 
 VOLTA = 1.35

@@ -41,7 +41,8 @@ from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import rests_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, megabytes, ordinal, percent, seconds
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 

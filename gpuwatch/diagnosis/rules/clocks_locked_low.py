@@ -31,7 +31,8 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.compute import SLOWED_SHARE, power_share
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent
 from gpuwatch.timeline.windows import GpuWindow, Stats
 

@@ -49,7 +49,8 @@ from gpuwatch.diagnosis.advice.progress import (
 )
 from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import listed, seconds
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 

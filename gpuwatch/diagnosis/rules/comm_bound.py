@@ -38,7 +38,8 @@ from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.stream import batches_per_step
 from gpuwatch.diagnosis.advice.transfer import traffic_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import megabytes, percent
 from gpuwatch.timeline.windows import GpuWindow
 

@@ -40,7 +40,8 @@ from gpuwatch.diagnosis.advice.resources import allowed_cores, foreign_cores, lo
 from gpuwatch.diagnosis.advice.rivals import THROTTLED_SHARE, rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent
 from gpuwatch.timeline.windows import ProcessTotals
 

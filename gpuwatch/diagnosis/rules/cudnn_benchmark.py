@@ -35,7 +35,8 @@ from gpuwatch.diagnosis.advice.fixes import setup_edit
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.stream import robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import RankWindow

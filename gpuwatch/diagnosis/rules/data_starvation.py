@@ -78,11 +78,12 @@ from gpuwatch.diagnosis.advice.starvation import (
 from gpuwatch.diagnosis.advice.stream import nothing_settled
 from gpuwatch.diagnosis.advice.workers import worker_loads
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.rules import rule_by_id
 from gpuwatch.diagnosis.rules.epoch_start_stall import epoch_start_stall, join_epochs
 from gpuwatch.diagnosis.rules.io_bound import io_bound
 from gpuwatch.diagnosis.rules.slow_samples import slow_samples
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.tree import SYMPTOM, WAITS
 from gpuwatch.numbers import grouped, percent, seconds
 from gpuwatch.numbers import rate as rate_words

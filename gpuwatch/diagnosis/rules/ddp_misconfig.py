@@ -38,7 +38,8 @@ from gpuwatch.diagnosis.advice.lines import watched, with_interval
 from gpuwatch.diagnosis.advice.resources import allowed_cores
 from gpuwatch.diagnosis.advice.sampled import enough, share_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import cpu_cores
 from gpuwatch.timeline.windows import LineShare
 

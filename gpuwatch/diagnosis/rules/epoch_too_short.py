@@ -33,7 +33,8 @@ from gpuwatch.diagnosis.advice.pauses import epoch_edges
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import seconds
 from gpuwatch.timeline.windows import RankWindow
 

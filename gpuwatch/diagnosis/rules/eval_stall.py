@@ -43,7 +43,8 @@ from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import is_sampled, phase_samples, rests_on
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, ordinal, percent, seconds
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow

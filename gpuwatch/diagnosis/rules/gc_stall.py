@@ -37,7 +37,8 @@ from gpuwatch.diagnosis.advice.pauses import has_ceased, lost_to_pauses
 from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, percent, seconds
 from gpuwatch.timeline.times import united
 

@@ -39,7 +39,8 @@ from statistics import mean, stdev
 from gpuwatch.diagnosis.advice.compute import TRAINING_SHARE, trains_throughout
 from gpuwatch.diagnosis.advice.sampled import is_sampled, share_in
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent
 from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow

@@ -32,7 +32,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import gibibytes, grouped, percent, seconds
 from gpuwatch.timeline.windows import PeakGrowth, RankWindow
 

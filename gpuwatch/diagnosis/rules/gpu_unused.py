@@ -33,7 +33,8 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.sampled import enough, phase_samples
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import cpu_cores, listed
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 

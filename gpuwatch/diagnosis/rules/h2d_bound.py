@@ -39,7 +39,8 @@ from gpuwatch.diagnosis.advice.sampled import rests_on, trains_on
 from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of, train_busy_percent
 from gpuwatch.diagnosis.advice.transfer import Traffic, traffic_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, TransferEdit, share_measure
-from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import megabytes, percent
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import RankWindow

@@ -30,7 +30,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, listed, percent
 
 BITS = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}

@@ -31,7 +31,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import gibibytes, grouped, listed
 from gpuwatch.samples import GpuProcess
 from gpuwatch.timeline.windows import RunWindow

@@ -57,7 +57,8 @@ from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_sample
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import advise
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import LIKELY_GAIN, RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import LIKELY_GAIN, RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, percent
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share
 

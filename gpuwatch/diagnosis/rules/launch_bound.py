@@ -39,7 +39,8 @@ from gpuwatch.diagnosis.advice.rivals import idle_rivals, rivals
 from gpuwatch.diagnosis.advice.sampled import is_sampled, share_in, trains_on
 from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of, train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent
 from gpuwatch.samples import StackPhase
 from gpuwatch.timeline.windows import RankWindow

@@ -35,7 +35,8 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.transfer import excess_replays
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, listed
 from gpuwatch.timeline.windows import GpuWindow
 

@@ -34,7 +34,8 @@ from gpuwatch.diagnosis.advice.sampled import batch_period, enough, is_sampled, 
 from gpuwatch.diagnosis.advice.starvation import FLOOR_BUSY_SHARE, FLOOR_WAIT_SECONDS
 from gpuwatch.diagnosis.advice.stream import settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent, seconds
 from gpuwatch.timeline.windows import RankWindow
 

@@ -41,7 +41,8 @@ from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, trains_on
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import ordinal, percent
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import Share

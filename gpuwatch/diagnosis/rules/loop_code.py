@@ -63,9 +63,10 @@ from gpuwatch.diagnosis.advice.starvation import (
     train_busy_percent,
 )
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.rules.launch_bound import OPTIMIZER_LAUNCH_SECONDS
 from gpuwatch.diagnosis.rules.optimizer_unfused import FUSED_SINCE
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent
 from gpuwatch.timeline.windows import RankWindow, Share, StackWindow
 

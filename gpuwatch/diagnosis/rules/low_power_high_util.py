@@ -40,7 +40,8 @@ from gpuwatch.diagnosis.advice.compute import (
     works_lightly,
 )
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent
 from gpuwatch.timeline.windows import GpuWindow
 

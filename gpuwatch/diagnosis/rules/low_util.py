@@ -33,7 +33,8 @@ from statistics import fmean
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.tree import IDLE_GPU
 from gpuwatch.numbers import listed
 from gpuwatch.timeline.windows import Stats

@@ -29,7 +29,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import gibibytes, percent
 from gpuwatch.timeline.windows import MemoryTotals, RankWindow
 

@@ -31,7 +31,8 @@ import shlex
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import listed, percent
 from gpuwatch.timeline.windows import GpuWindow, RankWindow
 

@@ -36,7 +36,8 @@ from gpuwatch.diagnosis.advice.gains import without
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 
 SAVED_SHARE = 0.5
 FUSED_SINCE = {"Adam": (2, 0), "AdamW": (2, 0), "SGD": (2, 3)}

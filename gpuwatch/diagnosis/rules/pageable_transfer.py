@@ -41,7 +41,8 @@ from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on, trains_on
 from gpuwatch.diagnosis.advice.transfer import copies_gain, exposed_copies
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import megabytes, percent
 
 

@@ -40,7 +40,8 @@ from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.stream import autocorrelation, stretches
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import GpuCase, RunCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import GpuCase, RunCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, listed, percent, seconds
 from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.timeline.windows import RankWindow, Stats

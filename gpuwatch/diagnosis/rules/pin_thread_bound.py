@@ -37,7 +37,8 @@ from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, megabytes, percent
 from gpuwatch.timeline.stacks import pinning
 

@@ -39,7 +39,8 @@ from gpuwatch.diagnosis.advice.lines import at
 from gpuwatch.diagnosis.advice.pauses import felt
 from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.finding import CallEdit, Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, percent, seconds
 from gpuwatch.samples import LoaderFacts, ModelFacts
 

@@ -33,7 +33,8 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.resources import ShmMount, queued_bytes, shm_mount
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import gibibytes
 from gpuwatch.timeline.windows import RankWindow
 

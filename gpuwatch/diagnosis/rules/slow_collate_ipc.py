@@ -54,7 +54,8 @@ from gpuwatch.diagnosis.advice.sampled import (
 )
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, megabytes, percent
 from gpuwatch.timeline.windows import RankWindow, Share
 

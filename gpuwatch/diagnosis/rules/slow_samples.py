@@ -55,7 +55,8 @@ from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.starvation import HANDOVER_SECONDS, Starvation, lost_interval, starvation_of
 from gpuwatch.diagnosis.advice.stream import MAD_TO_SIGMA, are_too_slow, batch_deviation, comb, robust_sigma, settled
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, percent, seconds
 from gpuwatch.timeline.windows import RankWindow, Share
 

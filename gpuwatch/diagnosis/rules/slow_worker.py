@@ -44,7 +44,8 @@ from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, lost_interval, starvation_of
 from gpuwatch.diagnosis.advice.workers import WorkerLoad, worker_loads
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent, seconds
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import RankWindow

@@ -47,7 +47,8 @@ from gpuwatch.diagnosis.advice.progress import (
     stuck_phase,
 )
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import seconds
 from gpuwatch.timeline.windows import RankWindow
 

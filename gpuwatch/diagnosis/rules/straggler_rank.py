@@ -47,7 +47,8 @@ from gpuwatch.diagnosis.advice.compute import trains_throughout
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on, worker_busy
 from gpuwatch.diagnosis.advice.stream import NEWEST, stretches
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent, seconds
 from gpuwatch.statistics import student_t_quantile
 from gpuwatch.timeline.windows import GpuWindow, RankWindow

@@ -51,7 +51,8 @@ from gpuwatch.diagnosis.advice.starvation import (
     train_busy_percent,
 )
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import ordinal, percent
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.windows import Share, StackWindow

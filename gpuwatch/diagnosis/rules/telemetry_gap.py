@@ -30,7 +30,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import MachineCase, rule, threshold
+from gpuwatch.diagnosis.rule import MachineCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import percent, seconds
 
 A_CLEAN_MINUTE = 12  # evaluations, 5 s apart

@@ -47,7 +47,8 @@ from gpuwatch.diagnosis.advice.rivals import SWITCHES_PER_WORKER, rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import cpu_cores
 from gpuwatch.timeline.windows import WorkerTotals
 

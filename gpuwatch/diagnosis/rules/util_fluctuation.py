@@ -35,7 +35,8 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.fluctuation import MEAN_FOR_RATIO, blind_words, step_swings, swings_of
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
-from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule, threshold
+from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.tree import IDLE_GPU
 from gpuwatch.numbers import listed, percent, seconds
 from gpuwatch.timeline.windows import Stats

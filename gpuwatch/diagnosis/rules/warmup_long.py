@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.lines import quoted
 from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import grouped, seconds
 from gpuwatch.timeline.windows import RankWindow
 

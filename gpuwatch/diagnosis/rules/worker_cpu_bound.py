@@ -44,7 +44,8 @@ from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.workers import batch_against_step, cpu_workers
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import cpu_cores, percent, seconds
 from gpuwatch.samples import LoaderFacts
 

@@ -36,7 +36,8 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.fixes import place_of
 from gpuwatch.diagnosis.advice.resources import local_ranks
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import gibibytes, percent, seconds
 from gpuwatch.timeline.windows import MemoryGrowth, RankWindow
 

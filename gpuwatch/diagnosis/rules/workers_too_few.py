@@ -47,7 +47,8 @@ from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.stream import are_too_slow, comb, settled
 from gpuwatch.diagnosis.advice.workers import LEAST_CPU_SHARE, WorkerAdvice, advise, batch_against_step, cpu_workers
 from gpuwatch.diagnosis.finding import Draft, Level, Measure, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import gibibytes, percent
 from gpuwatch.timeline.windows import RankWindow
 

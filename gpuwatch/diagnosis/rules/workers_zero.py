@@ -50,7 +50,8 @@ from gpuwatch.diagnosis.advice.sampled import who_waits
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import WorkerAdvice, advise, batch_against_step
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, RuledOut, Severity
-from gpuwatch.diagnosis.rule import RunCase, rule, threshold
+from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import cpu_cores, factors, percent, seconds
 from gpuwatch.samples import LoaderFacts
 from gpuwatch.timeline.stacks import is_fed
