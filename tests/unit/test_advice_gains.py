@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from scene_builder import check, findings, gpu, loader, phase, rank, run, run_case, scene, workers
-from stack_windows import watched
+from stack_windows import line, watched
 
 from gpuwatch.diagnosis.advice.gains import LOADER_CAP, from_share, pauses_within_loader, within_loader
 from gpuwatch.diagnosis.advice.starvation import idle_outside_waits, starvation_of
@@ -87,10 +87,19 @@ def test_the_starts_of_epochs_explain_what_the_gpu_idles_then() -> None:
     assert idle_outside_waits(epoch, starvation, 45.0) == pytest.approx(0.05)
 
 
-def test_asking_for_numbers_is_not_blamed_for_what_the_starts_of_epochs_cost() -> None:
+@pytest.mark.parametrize("share", [0.0, None], ids=["settled steps", "epochs of fewer batches than workers"])
+def test_asking_for_numbers_is_not_blamed_for_what_the_starts_of_epochs_cost(share: float | None) -> None:
     waits = [1.0] + [0.0] * 9
-    stacks = watched({"sync": 0.25, "wait": 0.5, "forward": 0.2})
+    asking = line("sync", 70, 0.25, text="loss.item()")
+    stacks = watched({"sync": 0.25, "wait": 0.5, "forward": 0.2}, lines=[asking])
     epoch = rank(
-        step=[1.1] + [0.1] * 9, wait=waits, gap=waits, steps=200, settled_wait_share=0.0, gap_share=0.0, stacks=stacks
+        step=[1.1] + [0.1] * 9,
+        wait=waits,
+        gap=waits,
+        steps=200,
+        settled_wait_share=share,
+        wait_share=share,
+        gap_share=share,
+        stacks=stacks,
     )
     assert check("sync-per-step", run_case(scene(run(epoch), gpus=[gpu(utilization=49)]))) is None

@@ -413,6 +413,13 @@ class TestCpu:
         draft = drafted("host-cpu-exhausted", moment)
         assert draft.gain is None and draft.hint is not None and "no other number of workers" in draft.hint
 
+    def test_which_of_cores_and_storage_limits_is_open_where_workers_wait_for_both(self) -> None:
+        waiting = workers(6, cpu_cores=0.35, blocked_share=0.4, batch_seconds=1.5, batch_cpu_seconds=0.8)
+        alone = starved_by_workers(6, 1.5, 0.1, process=process(tree_cores=6.0), workers=waiting)
+        for pressure, severity in ((60, Severity.INFO), (5, Severity.WARNING)):
+            moment = replace(alone, host=host(cpu_percent=99, pressure_io_percent=pressure))
+            assert drafted("host-cpu-exhausted", moment).severity is severity
+
     def test_cores_that_others_keep_busy_are_reported_as_such(self) -> None:
         alone = starved_by_workers(6, 1.5, 0.1, process=process(tree_cores=6.0))
         moment = replace(alone, host=host(cpu_percent=95))

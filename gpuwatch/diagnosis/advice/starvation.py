@@ -211,14 +211,15 @@ def _unseen_pauses(rank: RankWindow) -> float:
     return min(MOST_PAUSED, collecting / max(1e-9, collecting + rank.train_seconds))
 
 
-def idle_outside_waits(rank: RankWindow, starvation: Starvation, busy_percent: float) -> float:
+def idle_outside_waits(rank: RankWindow, starvation: Starvation | None, busy_percent: float) -> float:
     """Share of the training time in which the GPU idles neither for data, be it at an epoch's start, nor for logging.
 
     Each idle second has one cause: in a job that paused 0.95 s between epochs of 1.4 s the GPU idled 64 % of the time
     in those pauses, and calling `.item()` less often was worth nothing.
     """
     logging = share_in(rank.stacks.train_phases, "log") if rank.stacks is not None else 0.0
-    return max(0.0, 1.0 - busy_percent / 100.0 - max(starvation.share, _idle_in_all_waits(rank)) - logging)
+    starved = starvation.share if starvation is not None else 0.0
+    return max(0.0, 1.0 - busy_percent / 100.0 - max(starved, _idle_in_all_waits(rank)) - logging)
 
 
 def idle_range(case: RunCase, starvation: Starvation) -> tuple[float, float] | None:

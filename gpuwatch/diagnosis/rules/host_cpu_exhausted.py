@@ -10,7 +10,8 @@ Clears:
     CPU below 80 %, or the wait below 6 %.
 Not when:
     Fewer workers would be faster, or a CPU quota throttles: those have their own rules. Without workers, or with
-    items that want a core for less than 30 % of their time, the cores are not what limits.
+    items that want a core for less than 30 % of their time, the cores are not what limits. Where workers also wait for
+    storage 30 % of their time, which of the two limits is not known: for information.
 Causes:
     This run's own workers, or other processes: what the cores do beyond this run's process tree shows which.
 Fix:
@@ -42,6 +43,7 @@ from gpuwatch.diagnosis.advice.resources import (
     foreign_cores,
     foreign_measures,
     is_cpu_exhausted,
+    is_storage_bound,
     line_factor,
     worker_line_factor,
 )
@@ -89,7 +91,7 @@ def host_cpu_exhausted(case: RunCase, limits: Thresholds) -> Draft | None:
     share = (foreign or 0.0) / cores
     return Draft(
         summary=_summary(cores, share),
-        severity=Severity.WARNING,
+        severity=Severity.INFO if is_storage_bound(case) else Severity.WARNING,
         level=min(starvation.level, Level.E2),
         evidence=(
             *crowd_measures(host),

@@ -95,17 +95,16 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     if busy is None:
         return _hint(stacks, asking, line, limits, case.run.critical.train_loader)
-    counts_waits = starvation is not None and not _loads_itself(case)
-    starved = starvation.share if starvation is not None and counts_waits else 0.0
-    idle = 1.0 - busy / 100.0
-    if starvation is not None and counts_waits:
+    if _loads_itself(case):
+        starvation, idle = None, 1.0 - busy / 100.0
+    else:
         idle = idle_outside_waits(case.run.critical, starvation, busy)
     share = min(asking.value, idle)
     if share < limits.clear_share:
         return None
     cores_full = is_cpu_exhausted(case)
     likely = within_loader(case.run.critical, from_share(0.0, share), cores_full=cores_full)
-    possible = _gain(case, starvation if counts_waits else None, asking, idle)
+    possible = _gain(case, starvation, asking, idle)
     gain = within_loader(case.run.critical, possible, cores_full=cores_full)
     return Draft(
         summary=(
@@ -124,7 +123,7 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
         fix=_fix(asking, line, case.run.critical.train_loader),
         gain=gain,
         ruled_out=(
-            *((RuledOut("waiting for data", f"that explains {percent(starved)}"),) if counts_waits else ()),
+            *((RuledOut("waiting for data", f"that explains {percent(starvation.share)}"),) if starvation else ()),
             *idle_rivals(case, "waiting for data", "launches"),
         ),
         verify="The line's share is down, utilization and samples per second are up",
@@ -148,7 +147,8 @@ def _certain_part(case: RunCase) -> float:
 def _gain(case: RunCase, starvation: Starvation | None, asking: Share, idle: float) -> Gain:
     """As much of the GPU's idle time as the samples may have stood in such a line."""
     apart, whole = None if starvation is None else idle_range(case, starvation), idle_share(case)
-    most_idle = max(idle, apart[1] if apart is not None else whole.high if whole is not None else idle)
+    reach = whole.high - whole.value if whole is not None else 0.0
+    most_idle = max(idle, apart[1] if apart is not None else idle + reach)
     certain = _certain_part(case) * min(asking.low, idle)
     return from_share(certain, min(asking.high, most_idle), "to the extent that the GPU idles because of it")
 
