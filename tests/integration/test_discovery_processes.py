@@ -15,6 +15,7 @@ from gpuwatch.procfs import TreeWalker
 from gpuwatch.samples import Candidate
 from gpuwatch.sources.census import TreeTrainers
 from gpuwatch.sources.discovery import DiscoverySource
+from tests.integration.forked_python import ForkedPython
 from tests.integration.process_groups import ended_by_its_input
 
 pytestmark = [
@@ -66,8 +67,11 @@ WITHOUT_TORCH = "import sys; print('ready', flush=True); sys.stdin.read()"
 
 @contextmanager
 def running(*arguments: str, ready: int = 1) -> Iterator[tuple[int, list[int]]]:
-    """A Python process that has said "ready" so often: its pid, and the numbers it said with that."""
-    process = subprocess.Popen(
+    """A Python process that has said "ready" so often: its pid, and the numbers it said with that.
+
+    A script comes from a Python that has imported torch already.
+    """
+    process = (subprocess.Popen if arguments[0].startswith("-") else ForkedPython)(
         [sys.executable, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -120,8 +124,10 @@ def test_ranks_that_a_script_spawns_are_found_and_the_script_is_not(tmp_path: Pa
     assert {each.why for each in found.values()} == {"is one of the processes of a torch job"}
 
 
-def test_torch_alone_makes_a_candidate_and_python_alone_none() -> None:
-    with running("-c", IDLE) as (idle, _), running("-c", WITHOUT_TORCH) as (plain, _):
+def test_torch_alone_makes_a_candidate_and_python_alone_none(tmp_path: Path) -> None:
+    script = tmp_path / "idle.py"
+    script.write_text(IDLE)
+    with running(str(script)) as (idle, _), running("-c", WITHOUT_TORCH) as (plain, _):
         (verdict,) = TreeTrainers().judged((idle, plain))
     assert verdict.process.pid == idle
     assert verdict.why.startswith("has torch loaded")

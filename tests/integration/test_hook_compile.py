@@ -76,7 +76,8 @@ def measured(folder: Path, backend: str, *programs: str, hooked: bool) -> dict[s
         "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
         "TORCHINDUCTOR_AUTOGRAD_CACHE": "0",
     }
-    done = finished(folder, COMPILED, backend, *programs, hooked=hooked, **kept)
+    forked = backend == "eager"  # inductor reads these as torch is imported
+    done = finished(folder, COMPILED, backend, *programs, hooked=hooked, forked=forked, **kept)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

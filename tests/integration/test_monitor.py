@@ -183,7 +183,7 @@ def test_training_without_a_hook_is_followed_from_attaching_to_its_end(folder: P
             listed = watch.until(lambda snapshot: training.pid in {each.pid for each in snapshot.candidates})
             assert (listed.attached_pid, listed.runs) == (None, ())
             watch.monitor.attach(training.pid)
-            run = watch.run_until(lambda run: run.state == "training" and run.samples >= 300 and waits_most(run))
+            run = watch.run_until(lambda run: run.state == "training" and run.samples >= 100 and waits_most(run))
             assert watch.monitor.snapshot().attached_pid == training.pid
             assert (run.visibility, run.title, run.pid) == ("sampled", "train.py", training.pid)
             assert run.steps_total >= 10 and run.batches_exact
