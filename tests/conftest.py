@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import re
@@ -36,6 +37,12 @@ def pytest_sessionstart() -> None:
     os.environ.pop("PYTHONUNBUFFERED", None)  # it hides what a program leaves in its buffers when it ends
     if os.environ.get("GPUWATCH_TEST_INSTALLED"):
         _require_the_installed_package()
+
+
+def pytest_collection_finish() -> None:
+    """All tests and what they import are there to stay: without them a full collection takes 1 ms and not 350."""
+    gc.collect()
+    gc.freeze()
 
 
 def _require_the_installed_package() -> None:
