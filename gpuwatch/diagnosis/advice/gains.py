@@ -39,6 +39,16 @@ def from_rarer_phase(share: float, times: float) -> float:
     return without(share * (1.0 - 1.0 / max(1.0, times)))
 
 
+def rarer_times(total: PhaseTotals, target_share: float) -> int:
+    """As how many times as rarely a phase has to come to take no more than this share of the time.
+
+    With t the training between two of them and e one of them, v = e / (e + t); k times the training between them gives
+    e / (e + k t) = `target_share`.
+    """
+    share = min(total.share, 0.95)
+    return max(2, math.ceil(share * (1.0 - target_share) / (target_share * (1.0 - share)) - 1e-6))
+
+
 def phase_shares(total: PhaseTotals) -> tuple[float, float]:
     """What a phase takes of the time, the lower and the higher of two figures: of the window, and of its own cycle.
 

@@ -22,6 +22,9 @@ PRESSURE_IO_PERCENT = 20.0
 QUEUE_LENGTH = 10.0
 CPU_PERCENT = 90.0
 PRESSURE_CPU_PERCENT = 40.0
+THROTTLED_SHARE = 0.25
+SWITCHES_PER_WORKER = 200.0
+"""Times a second that a worker is put off its core: from here on they compete for it."""
 SHM_SHARE = 0.8
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpuwatch.diagnosis.advice.resources import BLOCKED_SHARE, CPU_PERCENT, PRESSURE_IO_PERCENT, allowed_cores
+from gpuwatch.diagnosis.advice.resources import (
+    BLOCKED_SHARE,
+    CPU_PERCENT,
+    PRESSURE_IO_PERCENT,
+    THROTTLED_SHARE,
+    allowed_cores,
+)
 from gpuwatch.diagnosis.finding import RuledOut
 from gpuwatch.diagnosis.rule import GpuCase, RunCase
 from gpuwatch.numbers import listed, percent
 from gpuwatch.timeline.windows import GpuWindow, RankWindow, RunWindow
 
-THROTTLED_SHARE = 0.25
-SWITCHES_PER_WORKER = 200.0
-"""Times a second that a worker is put off its core: from here on they compete for it."""
-FREE_CORES = 2.0
 CALM_THREADS_PER_CORE = 1.2
 FREE_MEMORY_SHARE = 0.20
 LEAST_PHASE_SHARE = 0.005

@@ -30,11 +30,10 @@ Source:
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.fixes import rarer_edit
-from gpuwatch.diagnosis.advice.gains import from_rarer_phase, pauses_within_loader, without
+from gpuwatch.diagnosis.advice.gains import from_rarer_phase, pauses_within_loader, rarer_times, without
 from gpuwatch.diagnosis.advice.lines import at, hottest_of_thread, phase_measure
 from gpuwatch.diagnosis.advice.pauses import has_ceased, lost_to_pauses
 from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
@@ -68,7 +67,7 @@ def checkpoint_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     if has_ceased(case, rank, total):
         return None
-    times = _times(total)
+    times = rarer_times(total, TARGET_SHARE)
     least, most = lost_to_pauses(rank, total)
     line = hottest_of_thread(rank.stacks, "save")
     file, number = (total.file, total.line) if total.file is not None or line is None else (line.file, line.line)
@@ -125,11 +124,6 @@ def _evidence(rank: RankWindow, total: PhaseTotals) -> tuple[Measure, ...]:
             Measure("checkpoint_every_steps", round(total.every_steps), f"every {grouped(total.every_steps)} steps")
         )
     return tuple(measures)
-
-
-def _times(total: PhaseTotals) -> int:
-    share = min(total.share, 0.95)
-    return max(2, math.ceil(share * (1.0 - TARGET_SHARE) / (TARGET_SHARE * (1.0 - share)) - 1e-6))
 
 
 def _text(total: PhaseTotals, times: int) -> str:

@@ -36,8 +36,8 @@ from dataclasses import dataclass, replace
 from gpuwatch.diagnosis.advice.cost import MINUTE_ERROR, needed_share, step_cost
 from gpuwatch.diagnosis.advice.fixes import call_code
 from gpuwatch.diagnosis.advice.gains import middle
-from gpuwatch.diagnosis.advice.resources import allowed_cores, foreign_cores, local_ranks
-from gpuwatch.diagnosis.advice.rivals import THROTTLED_SHARE, rivals
+from gpuwatch.diagnosis.advice.resources import THROTTLED_SHARE, allowed_cores, foreign_cores, local_ranks
+from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule

@@ -31,11 +31,16 @@ Source:
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of, rarer_edit, worker_keywords
-from gpuwatch.diagnosis.advice.gains import from_rarer_phase, from_share, pauses_within_loader, phase_shares
+from gpuwatch.diagnosis.advice.gains import (
+    from_rarer_phase,
+    from_share,
+    pauses_within_loader,
+    phase_shares,
+    rarer_times,
+)
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest_of_thread, phase_measure
 from gpuwatch.diagnosis.advice.pauses import has_ceased
 from gpuwatch.diagnosis.advice.resources import allowed_cores, is_cpu_exhausted
@@ -156,18 +161,8 @@ def _feed(case: RunCase, total: PhaseTotals) -> Fix:
     return fix if fix.file is not None else replace(fix, file=total.file, line=total.line)
 
 
-def _times(total: PhaseTotals) -> int:
-    """Every how many times to evaluate, so that it takes a tenth of the time.
-
-    With t the training between two evaluations and e one of them, v = e / (e + t); k times the training between them
-    gives e / (e + k t) = 0.1.
-    """
-    share = min(total.share, 0.95)
-    return max(2, math.ceil(share * (1.0 - TARGET_SHARE) / (TARGET_SHARE * (1.0 - share)) - 1e-6))
-
-
 def _rarer(rank: RankWindow, total: PhaseTotals, seen: HotLine | None) -> Fix:
-    times = _times(total)
+    times = rarer_times(total, TARGET_SHARE)
     if total.every_steps is not None:
         every = round(total.every_steps * times)
         text = f"Evaluate every {grouped(every)} steps instead of every {grouped(total.every_steps)}"
@@ -186,5 +181,5 @@ def _rarer(rank: RankWindow, total: PhaseTotals, seen: HotLine | None) -> Fix:
 
 
 def _gain_of_rarer(total: PhaseTotals) -> Gain:
-    low, high = (round(from_rarer_phase(share, _times(total)), 3) for share in phase_shares(total))
+    low, high = (round(from_rarer_phase(share, rarer_times(total, TARGET_SHARE)), 3) for share in phase_shares(total))
     return Gain(low, high, "training time only; the rest stays")

@@ -45,6 +45,8 @@ from gpuwatch.diagnosis.advice.lines import READS, HotLine, hottest, with_interv
 from gpuwatch.diagnosis.advice.resources import (
     BLOCKED_SHARE,
     PRESSURE_IO_PERCENT,
+    SWITCHES_PER_WORKER,
+    THROTTLED_SHARE,
     allowed_cores,
     batch_cpu_share,
     is_cpu_exhausted,
@@ -52,7 +54,7 @@ from gpuwatch.diagnosis.advice.resources import (
     line_factor,
     worker_line_factor,
 )
-from gpuwatch.diagnosis.advice.rivals import SWITCHES_PER_WORKER, THROTTLED_SHARE, rivals
+from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_samples, phase_samples, share_of, worker_busy
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import advise

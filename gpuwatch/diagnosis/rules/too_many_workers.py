@@ -37,13 +37,14 @@ from gpuwatch.diagnosis.advice.cost import MOST_CROWDED, SWITCHING, step_cost
 from gpuwatch.diagnosis.advice.fixes import loader_fix
 from gpuwatch.diagnosis.advice.gains import from_share, middle, without
 from gpuwatch.diagnosis.advice.resources import (
+    SWITCHES_PER_WORKER,
     allowed_cores,
     foreign_cores,
     line_factor,
     local_ranks,
     worker_line_factor,
 )
-from gpuwatch.diagnosis.advice.rivals import SWITCHES_PER_WORKER, rivals
+from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import filling_workers
 from gpuwatch.diagnosis.finding import Draft, Gain, Level, Measure, Severity, share_measure

@@ -41,7 +41,7 @@ from gpuwatch.diagnosis.advice.fixes import loader_fix
 from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.lines import loading_measures
 from gpuwatch.diagnosis.advice.resources import free_cores
-from gpuwatch.diagnosis.advice.rivals import FREE_CORES, rivals
+from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import worker_busy
 from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.advice.stream import are_too_slow, comb, settled
@@ -62,7 +62,7 @@ class Thresholds:
         0.6, "autocorrelation of the waits at the number of workers, where their load is unknown", most=1.0
     )
     room_share: float = threshold(0.7, "of the workers that the cores carry: reported below")
-    free_cores: float = threshold(FREE_CORES, "free cores, at least, or what the added workers need")
+    free_cores: float = threshold(2.0, "free cores, at least, or what the added workers need")
     least_gain: float = threshold(1.05, "a smaller speed-up is not reported", least=1.0, most=100.0)
 
 
