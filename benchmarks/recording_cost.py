@@ -135,17 +135,16 @@ def measure(folder: Path, minutes: float, interval_seconds: float, *, with_runs:
         "longest_ms": 1000 * longest,
     }
     with Recording(path) as recording:
-        uuid = recording.gpus()[0].uuid
         middle = recording.start_ns + round((recording.end_ns - recording.start_ns) * 0.6)
         began = time.perf_counter()
-        count = sum(1 for _ in recording.samples(middle - 300 * SECOND_NS, middle, subjects={uuid}))
+        count = sum(1 for _ in recording.samples(middle - 300 * SECOND_NS, middle, kinds={GpuSample}))
         found["range_seconds"], found["range_samples"] = time.perf_counter() - began, count
         began = time.perf_counter()
         rows = recording.rollups(recording.start_ns, recording.end_ns)
         found["rollup_seconds"] = (time.perf_counter() - began) * DAY_MINUTES / minutes
         found["rollup_rows"] = len(rows) * DAY_MINUTES / minutes
         began = time.perf_counter()
-        recording.rollups(recording.start_ns, recording.end_ns, subjects={uuid}, metrics={"power_watts"})
+        recording.rollups(recording.start_ns, recording.end_ns, metrics={"power_watts"})
         found["rollup_one_seconds"] = (time.perf_counter() - began) * DAY_MINUTES / minutes
     path.unlink()
     return found

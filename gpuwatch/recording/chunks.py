@@ -9,7 +9,7 @@ import json
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from operator import attrgetter, itemgetter
@@ -60,7 +60,8 @@ class Kind:
 
     def subject(self, row: Sequence[Any]) -> str:
         """A GPU's UUID, a trainer's name, or "" for the machine."""
-        return _subject(self.subject_places, row)
+        found = [row[place] for place in self.subject_places]
+        return ".".join(map(str, found)) if found and found[0] is not None else ""
 
 
 class KindReader:
@@ -77,7 +78,6 @@ class KindReader:
         self.shape = shape
         self.name = shape.name
         self.names = tuple(name for name, _ in shape.fields)
-        self._subject_places = _subject_places(self.names)
         self._class: Callable[..., Sample] | None = _KNOWN.get(shape.name)
         self._is_current = self._class is not None and shape == record_of(_KNOWN[shape.name])
 
@@ -85,10 +85,6 @@ class KindReader:
     def is_known(self) -> bool:
         """Whether this version has such a sample."""
         return self._class is not None
-
-    def subject(self, row: Sequence[Any]) -> str:
-        """As `Kind.subject`."""
-        return _subject(self._subject_places, row)
 
     def sample(self, row: Sequence[Any]) -> Sample:
         """The sample of a row whose values are as in the class."""
@@ -107,20 +103,11 @@ _KNOWN: dict[str, type] = {cls.__name__: cls for cls in get_args(Sample)}
 _SUBJECTS = (("uuid",), ("trainer",), ("pid", "start_ticks"))
 
 
-def _subject_places(names: Sequence[str]) -> tuple[int, ...]:
-    fields = next((each for each in _SUBJECTS if set(each) <= set(names)), ())
-    return tuple(names.index(name) for name in fields)
-
-
-def _subject(places: Sequence[int], row: Sequence[Any]) -> str:
-    found = [row[place] for place in places]
-    return ".".join(map(str, found)) if found and found[0] is not None else ""
-
-
 def _kind(number: int, cls: type) -> Kind:
     shape = record_of(cls)
     names = [name for name, _ in shape.fields]
-    places = _subject_places(names)
+    subject = next((each for each in _SUBJECTS if set(each) <= set(names)), ())
+    places = tuple(names.index(name) for name in subject)
     key = itemgetter(*places) if places else _no_subject
     return Kind(
         number, cls.__name__, shape, attrgetter(*names), key, places, {name: at for at, name in enumerate(names)}
@@ -301,10 +288,8 @@ def samples_of_chunk(
     return zip(places, made, strict=True)
 
 
-def samples_of_row(
-    kinds: Mapping[int, KindReader], data: bytes, subjects: Collection[str] | None = None
-) -> Iterator[tuple[int, Sample]]:
-    """The samples of a row of the tail with their arrival; of the given kinds and subjects.
+def samples_of_row(kinds: Mapping[int, KindReader], data: bytes) -> Iterator[tuple[int, Sample]]:
+    """The samples of a row of the tail with their arrival; of the given kinds.
 
     Raises:
         DamagedError: the bytes are not what was written.
@@ -313,7 +298,7 @@ def samples_of_row(
         for time_ns, samples in unpack(data):
             for number, row in samples:
                 kind = kinds.get(number)
-                if kind is not None and (subjects is None or kind.subject(row) in subjects):
+                if kind is not None:
                     yield time_ns, kind.from_plain(row)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
         raise DamagedError("a row does not decode") from error

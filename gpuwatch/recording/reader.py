@@ -97,9 +97,9 @@ class _Contents:
                 self.damaged.add(what)
         return found
 
-    def checked_rows(self, what: str, statement: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
+    def checked_rows(self, what: str, statement: str) -> Iterator[tuple[Any, ...]]:
         """As `rows`, of rows that end with their checksum."""
-        return (row[:-1] for row in self.rows(what, statement, values) if self.is_intact(row, what))
+        return (row[:-1] for row in self.rows(what, statement) if self.is_intact(row, what))
 
     def is_intact(self, row: Sequence[Any], what: str) -> bool:
         """Whether a row's last value is the checksum of the others."""
@@ -160,7 +160,6 @@ class _Contents:
         start_ns: int,
         end_ns: int,
         kinds: Mapping[int, KindReader],
-        subjects: Collection[str] | None,
     ) -> list[tuple[int, Sample]]:
         """The samples of one segment that came in (start, end], in the order in which they came, and when."""
         what = f"segment {number}"
@@ -169,11 +168,11 @@ class _Contents:
             try:
                 head = self.rows(what, "SELECT data, crc FROM segment WHERE id = ?", (number,))
                 if head:
-                    return self._sealed(number, head[0], (start_ns, end_ns), kinds, subjects)
+                    return self._sealed(number, head[0], (start_ns, end_ns), kinds)
                 tail = self.rows(what, "SELECT data, crc FROM tail WHERE segment = ? ORDER BY id", (number,))
             finally:
                 self._transaction("COMMIT")
-        return self._open(what, tail, (start_ns, end_ns), kinds, subjects)
+        return self._open(what, tail, (start_ns, end_ns), kinds)
 
     def hours(self, start_ns: int, end_ns: int) -> list[tuple[int, Any]]:
         """The hours that may touch (start, end], in order."""
@@ -229,13 +228,12 @@ class _Contents:
         head: tuple[Any, ...],
         span: tuple[int, int],
         kinds: Mapping[int, KindReader],
-        subjects: Collection[str] | None,
     ) -> list[tuple[int, Sample]]:
         what = f"segment {number}"
         first = number << CHUNK_BITS
         chunks = self.rows(
             what,
-            "SELECT kind, subject, count, data, crc FROM chunk WHERE id >= ? AND id < ? AND kind IN "
+            "SELECT kind, count, data, crc FROM chunk WHERE id >= ? AND id < ? AND kind IN "
             f"({', '.join(str(int(kind)) for kind in kinds)})",
             (first, first + (1 << CHUNK_BITS)),
         )
@@ -248,9 +246,7 @@ class _Contents:
             self.damaged.add(what)
             return []
         found: dict[int, Sample] = {}
-        for kind, subject, count, data, crc in chunks:
-            if subjects is not None and subject not in subjects:
-                continue
+        for kind, count, data, crc in chunks:
             with self.noting(what):
                 found.update(samples_of_chunk(kinds[kind], count, _intact(data, crc), places))
         in_order = sorted(place for place in found if place in places)
@@ -262,12 +258,11 @@ class _Contents:
         rows: Sequence[tuple[Any, ...]],
         span: tuple[int, int],
         kinds: Mapping[int, KindReader],
-        subjects: Collection[str] | None,
     ) -> list[tuple[int, Sample]]:
         found: list[tuple[int, Sample]] = []
         for row in rows:
             with self.noting(what):
-                for time_ns, sample in samples_of_row(kinds, _intact(*row), subjects):
+                for time_ns, sample in samples_of_row(kinds, _intact(*row)):
                     if span[0] < time_ns <= span[1]:
                         found.append((time_ns, sample))
         return self._fitting(what, found)
@@ -377,7 +372,6 @@ class Recording:
         end_ns: int,
         *,
         kinds: Collection[type] | None = None,
-        subjects: Collection[str] | None = None,
     ) -> Iterator[Sample]:
         """The samples that came in (start, end], in the order in which they came.
 
@@ -388,9 +382,8 @@ class Recording:
             start_ns: before the first.
             end_ns: of the last.
             kinds: the classes that are wanted; None for all.
-            subjects: GPUs' UUIDs, trainers, "" for the machine; None for all.
         """
-        return (sample for _, sample in self.arrivals(start_ns, end_ns, kinds=kinds, subjects=subjects))
+        return (sample for _, sample in self.arrivals(start_ns, end_ns, kinds=kinds))
 
     def arrivals(
         self,
@@ -398,7 +391,6 @@ class Recording:
         end_ns: int,
         *,
         kinds: Collection[type] | None = None,
-        subjects: Collection[str] | None = None,
     ) -> Iterator[tuple[int, Sample]]:
         """The same, each with the moment at which it came."""
         names = None if kinds is None else {kind.__name__ for kind in kinds}
@@ -413,7 +405,7 @@ class Recording:
             holding = self._contents.segments_with(wanted, touched[0].number, touched[-1].number)
         for stretch in touched:
             if holding is None or stretch.number in holding:
-                yield from self._contents.samples(stretch.number, start_ns, end_ns, wanted, subjects)
+                yield from self._contents.samples(stretch.number, start_ns, end_ns, wanted)
 
     def facts_at(self, time_ns: int) -> list[Sample]:
         """What was reported once, or last, at or before a moment: what a timeline needs before the samples after it."""
@@ -446,11 +438,10 @@ class Recording:
         start_ns: int,
         end_ns: int,
         *,
-        subjects: Collection[str] | None = None,
         metrics: Collection[str] | None = None,
     ) -> list[Rollup]:
         """The figures of each minute that touches (start, end], the last one as far as it goes. See `schema`."""
-        parts, rows = self._parts(start_ns, end_ns, subjects, metrics)
+        parts, rows = self._parts(start_ns, end_ns, metrics)
         found = [
             row
             for (subject, metric), own in parts.items()
@@ -464,11 +455,10 @@ class Recording:
         start_ns: int,
         end_ns: int,
         *,
-        subjects: Collection[str] | None = None,
         metrics: Collection[str] | None = None,
     ) -> dict[tuple[str, str], MinuteColumns]:
         """The same by subject and metric, as columns that are decoded when they are asked for: ten times as fast."""
-        parts, rows = self._parts(start_ns, end_ns, subjects, metrics)
+        parts, rows = self._parts(start_ns, end_ns, metrics)
         loose: dict[tuple[str, str], list[Rollup]] = {}
         for row in rows:
             loose.setdefault((row.subject, row.metric), []).append(row)
@@ -504,7 +494,6 @@ class Recording:
         self,
         start_ns: int,
         end_ns: int,
-        subjects: Collection[str] | None,
         metrics: Collection[str] | None,
     ) -> tuple[dict[tuple[str, str], list[Part]], list[Rollup]]:
         """What hours hold, and the rows of the minutes that are in none."""
@@ -518,30 +507,24 @@ class Recording:
                 own = [
                     ((subject, metric), part)
                     for metric in (hour.metrics if metrics is None else metrics)
-                    for subject, part in hour.parts(metric, start_ns, end_ns, subjects)
+                    for subject, part in hour.parts(metric, start_ns, end_ns)
                 ]
             if own is None:  # its minutes are still there
                 continue
-            rows += self._minutes(first_ns, hour_ns - 1, subjects, metrics)
+            rows += self._minutes(first_ns, hour_ns - 1, metrics)
             first_ns = hour_ns + HOUR_NS
             for key, part in own:
                 parts.setdefault(key, []).append(part)
-        rows += self._minutes(first_ns, end_ns, subjects, metrics)
-        rows += [
-            row
-            for row in self._open_minute(start_ns, end_ns)
-            if (subjects is None or row.subject in subjects) and (metrics is None or row.metric in metrics)
-        ]
+        rows += self._minutes(first_ns, end_ns, metrics)
+        rows += [row for row in self._open_minute(start_ns, end_ns) if metrics is None or row.metric in metrics]
         return parts, rows
 
-    def _minutes(
-        self, first_ns: int, last_ns: int, subjects: Collection[str] | None, metrics: Collection[str] | None
-    ) -> list[Rollup]:
+    def _minutes(self, first_ns: int, last_ns: int, metrics: Collection[str] | None) -> list[Rollup]:
         found: list[Rollup] = []
         if first_ns <= last_ns:
             for minute_ns, data, crc in self._contents.minutes(first_ns, last_ns):
                 with self._contents.noting("its minutes"):
-                    found += unpack_minute(minute_ns, data, crc, subjects, metrics)
+                    found += unpack_minute(minute_ns, data, crc, metrics)
         return found
 
     def _hour(self, hour_ns: int, data: object) -> Hour:

@@ -269,14 +269,8 @@ def pack_minute(rows: Sequence[Rollup]) -> bytes:
     return zlib.compress(bytes(out), 6)
 
 
-def unpack_minute(
-    minute_ns: int,
-    data: object,
-    crc: object,
-    subjects: Collection[str] | None = None,
-    metrics: Collection[str] | None = None,
-) -> list[Rollup]:
-    """The other way; only those of some subjects and metrics, where they are named.
+def unpack_minute(minute_ns: int, data: object, crc: object, metrics: Collection[str] | None = None) -> list[Rollup]:
+    """The other way; only those of some metrics, where they are named.
 
     Raises:
         DamagedError: the bytes are not what was written.
@@ -288,11 +282,7 @@ def unpack_minute(
     read = [columns.read(count) for _ in Rollup._fields[1:] if not columns.is_at_end]  # the first ones had no p5
     if not all(set(map(type, texts)) <= {str} for texts in read[:2]) or not all(map(are_figures, read[2:])):
         raise DamagedError("not the figures of a minute")
-    return [
-        Rollup(minute_ns, *row)
-        for row in zip(*read, strict=True)
-        if (metrics is None or row[1] in metrics) and (subjects is None or row[0] in subjects)
-    ]
+    return [Rollup(minute_ns, *row) for row in zip(*read, strict=True) if metrics is None or row[1] in metrics]
 
 
 HOUR_NS = 60 * MINUTE_NS
@@ -371,9 +361,7 @@ class Hour:
         """Those that have a value in it."""
         return self._parts.keys()
 
-    def parts(
-        self, metric: str, start_ns: int, end_ns: int, subjects: Collection[str] | None
-    ) -> Iterator[tuple[str, Part]]:
+    def parts(self, metric: str, start_ns: int, end_ns: int) -> Iterator[tuple[str, Part]]:
         """The minutes that touch (start, end] of each subject.
 
         Raises:
@@ -381,7 +369,7 @@ class Hour:
         """
         found = self._parts.get(metric)
         if found is not None:
-            yield from found.parts(start_ns, end_ns, subjects)
+            yield from found.parts(start_ns, end_ns)
 
 
 _Index = tuple[str, list[str], list[int], list[list[float]] | None, int, int]
@@ -416,7 +404,7 @@ class _Metric:
         self._crc = crc
         self._columns: _Columns | None = None
 
-    def parts(self, start_ns: int, end_ns: int, subjects: Collection[str] | None) -> Iterator[tuple[str, Part]]:
+    def parts(self, start_ns: int, end_ns: int) -> Iterator[tuple[str, Part]]:
         if self._columns is None:
             if zlib.crc32(self._data) != self._crc:
                 raise DamagedError("the checksum does not match")
@@ -429,8 +417,6 @@ class _Metric:
         at = 0
         for place, (subject, length) in enumerate(zip(self._subjects, self._lengths, strict=True)):
             begin, at = at, at + length
-            if subjects is not None and subject not in subjects:
-                continue
             first, last = begin, at
             if before >= 0:
                 first = bisect.bisect_right(self._columns["minute"], before, begin, at)

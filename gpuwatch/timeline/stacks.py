@@ -26,6 +26,7 @@ from gpuwatch.samples import (
     WorkerPhase,
 )
 from gpuwatch.timeline.columns import SECOND_NS, Table
+from gpuwatch.timeline.figures import quotient
 from gpuwatch.timeline.times import Span, covered_ns
 from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow, WorkerShare, wilson
 
@@ -272,9 +273,9 @@ class StackLog:
             train_phases=_shares(total.phases, [each for each in PHASES if each not in NOT_TRAINING], training),
             lines=self._lines(total.lines, total.samples),
             calls=self._lines(total.calls, total.samples),
-            eval_wait_share=_part(total.eval_waiting_samples, total.phases["eval"]),
-            receiving_share=_part(total.receiving_samples, total.samples),
-            first_wait_share=_part(longer, total.samples),
+            eval_wait_share=quotient(total.eval_waiting_samples, total.phases["eval"]),
+            receiving_share=quotient(total.receiving_samples, total.samples),
+            first_wait_share=quotient(longer, total.samples),
             beginning_share=begun / total.samples if total.samples else None,
             log_quiet_seconds=log_quiet,
             log_pause_seconds=log_pause,
@@ -396,10 +397,6 @@ def _key(line: LineCount | CallCount) -> _LineKey:
 def _shares(counts: Mapping[str, int], names: Collection[str], samples: int) -> dict[str, Share]:
     """Those of all names: one that was never seen in that many samples has a share of 0 with an upper bound."""
     return {name: wilson(counts.get(name, 0), samples) for name in names} if samples > 0 else {}
-
-
-def _part(count: int, of: int) -> float | None:
-    return count / of if of > 0 else None
 
 
 def _longer_at_starts(total: _Block, counted: Counted | None) -> int:

@@ -65,14 +65,6 @@ def test_a_span_holds_what_came_after_its_start_up_to_its_end(tmp_path: Path) ->
         assert [sample.time_ns for sample in found] == [START_NS + n * SECOND_NS for n in range(51, 131)]
 
 
-def test_one_subject_can_be_asked_for(tmp_path: Path) -> None:
-    path = tmp_path / "a.gpuwatch"
-    added = recorded(path, 90, gpus=2)
-    with Recording(path) as recording:
-        found = list(recording.samples(0, recording.end_ns, subjects={"GPU-1"}))
-    assert found == [sample for sample in added if getattr(sample, "uuid", None) == "GPU-1"]
-
-
 def test_the_head_says_what_was_recorded(tmp_path: Path) -> None:
     path = tmp_path / "a.gpuwatch"
     writer = RecordingWriter(path, META)
@@ -268,7 +260,7 @@ def test_the_oldest_samples_go_beyond_the_size_limit_and_minutes_stay(tmp_path: 
         found = list(recording.samples(recording.start_ns, recording.end_ns, kinds=[HostSample]))
         assert found[-1].time_ns == START_NS + 1800 * SECOND_NS
         assert found[0].time_ns > START_NS + 300 * SECOND_NS
-        minutes = recording.rollups(recording.start_ns, recording.end_ns, subjects={"host"}, metrics={"cpu_percent"})
+        minutes = recording.rollups(recording.start_ns, recording.end_ns, metrics={"cpu_percent"})
         assert sum(row.count for row in minutes) == 1800 * 5 + 1
         assert [facts.uuid for facts in recording.gpus()] == ["GPU-0"]
 

@@ -238,7 +238,7 @@ def packed_hour(minutes: list[list[Rollup]]) -> Hour:
 
 
 def columns(hour: Hour, metric: str, start_ns: int, end_ns: int) -> dict[str, MinuteColumns]:
-    return {subject: MinuteColumns([part]) for subject, part in hour.parts(metric, start_ns, end_ns, None)}
+    return {subject: MinuteColumns([part]) for subject, part in hour.parts(metric, start_ns, end_ns)}
 
 
 def an_hour(rng: random.Random) -> tuple[list[list[Rollup]], list[float]]:
@@ -308,4 +308,4 @@ def test_a_changed_byte_of_an_hour_is_noticed() -> None:
         with pytest.raises((DamagedError, ValueError)):
             hour = Hour(BEGIN_NS, damaged)
             for metric in hour.metrics:
-                list(hour.parts(metric, 0, 2 * BEGIN_NS, None))
+                list(hour.parts(metric, 0, 2 * BEGIN_NS))

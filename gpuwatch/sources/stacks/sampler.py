@@ -130,9 +130,7 @@ class Sampler:
 
     def want(self, targets: Iterable[StackTarget]) -> None:
         """Names the targets to sample from now on; the thread starts with the first."""
-        wanted = frozenset(targets)
-        if wanted != self._wanted:
-            self._wanted = wanted
+        self._wanted = frozenset(targets)
         if self._wanted and not self._thread.ident:
             self._thread.start()
 
