@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from gpuwatch.diagnosis.finding import Severity
-from gpuwatch.timeline.windows import PhaseTotals
+from gpuwatch.timeline.windows import PhaseTotals, Share, WorkerShare
 from tests.unit import scene_builder as build
 from tests.unit.stack_windows import watched
 
@@ -230,6 +230,39 @@ def test_waits_for_ranks_that_wait_for_data_show_anywhere_and_make_no_straggler(
     assert build.check("straggler-rank", build.run_case(build.scene(build.run(*members)))) is None
 
 
+@pytest.mark.parametrize(("busy", "is_said"), [((0.7, 0.7, 0.7, 0.7), True), ((1.0, 1.0, 0.5, 0.3), False)])
+def test_seen_from_outside_one_stuck_worker_makes_no_straggler(busy, is_said):
+    """Rank 2's workers are 70 % busy and the others' 50 %: all alike, or two of them at a slow item for the minute."""
+
+    def outside(member, busy, waiting):
+        phases = {"wait": waiting, "forward": 0.3, "backward": 0.6 - waiting}
+        rows = [(1.0, waiting)] * 60
+        mean = sum(busy) / len(busy)
+        stacks = watched(phases, worker_phases={"item": mean}, waits=rows, samples=3000, seconds=60.0)
+        workers = tuple(WorkerShare(pid, 600, Share(each, each - 0.03, each + 0.03)) for pid, each in enumerate(busy))
+        return dataclasses.replace(
+            member,
+            facts=dataclasses.replace(member.facts, visibility="sampled"),
+            stacks=dataclasses.replace(stacks, by_worker=workers),
+            wait_share=waiting,
+            optimizer_share=0.0,
+            workers=build.workers(4, busy_share=None, batch_seconds=None),
+            train_loader=build.loader(num_workers=4),
+        )
+
+    members = ranks([0.1] * 4)
+    members = [
+        outside(member, busy if index == 2 else (0.5,) * 4, 0.3 if index == 2 else 0.0)
+        for index, member in enumerate(members)
+    ]
+    members = [
+        dataclasses.replace(member, backward_share=0.3 if index == 2 else 0.6, steps=300, train_seconds=60.0)
+        for index, member in enumerate(members)
+    ]
+    draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
+    assert (draft is not None) is is_said
+
+
 def test_ranks_that_wait_for_data_in_turn_are_no_imbalance():
     """While one waits the others spin at 100 %, and draw more power than its idle GPU."""
     waiting = [build.rank(wait=wait, gpus=(index,), pid=100 + index) for index, wait in enumerate((0.08, 0.0))]
@@ -259,6 +292,27 @@ def test_fewer_than_thirty_steps_say_nothing_of_how_work_is_divided():
         return build.check("gpu-imbalance", build.run_case(build.scene(build.run(*members), gpus=gpus, at=60.0)))
 
     assert draft(29) is None and draft(30).fires
+
+
+@pytest.mark.parametrize(
+    ("each_seconds", "fires"), [((60.0,) * 6, True), ((100.0, 0.0, 100.0, 100.0, 20.0, 40.0), False)]
+)
+def test_a_gpu_that_idles_now_more_and_then_less_than_another_does_so_by_chance(each_seconds, fires):
+    """Both are 40 points apart in the mean; slow items kept the one or the other waiting for 10 s at a time."""
+
+    def seen(index, parts):
+        series = [
+            (build.START_NS + (10 * part + second) * build.SECOND, busy)
+            for part, busy in enumerate(parts)
+            for second in range(10)
+        ]
+        return build.gpu(index, utilization=sum(parts) / len(parts), train_utilization_series=series)
+
+    most = [100.0 if each < 100.0 else 60.0 for each in each_seconds] if not fires else [100.0] * 6
+    members = [build.rank(gpus=(index,), pid=100 + index) for index in range(2)]
+    gpus = [seen(0, each_seconds), seen(1, most)]
+    draft = build.check("gpu-imbalance", build.run_case(build.scene(build.run(*members), gpus=gpus, at=60.0)))
+    assert (draft is not None and draft.fires) is fires
 
 
 def test_before_the_first_counted_batch_only_stacks_that_compute_say_how_work_is_divided():

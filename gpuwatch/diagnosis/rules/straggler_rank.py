@@ -69,6 +69,8 @@ ON_THE_CPU = "Compare what only this rank does in it, its threads, and what else
 PARTS, LEAST_PARTS = 8, 3
 CHANCE = 0.05
 """That one of even ranks seems to wait longer than the others."""
+LEAST_SAMPLES = 20
+"""Of a worker whose load is compared with the others'."""
 USUAL_DEVIATION = 0.5
 """Of what a batch costs, over its mean, where it is not measured."""
 
@@ -235,8 +237,18 @@ def _batch_cost(rank: RankWindow) -> tuple[float, float, int] | None:
         busy, count = worker_busy(rank), rank.steps
         if busy is None:
             return None
-        known = busy.value, USUAL_DEVIATION * busy.value
+        known = busy.value, max(USUAL_DEVIATION * busy.value, _deviation_of_workers(rank) * math.sqrt(count))
     return (known[0], known[1] / math.sqrt(count), count) if count >= LEAST_PARTS else None
+
+
+def _deviation_of_workers(rank: RankWindow) -> float:
+    """By how much the mean of the workers' busy shares is off by chance: a slow item keeps one busy, and others wait.
+
+    0 where too few workers are told apart.
+    """
+    stacks = rank.stacks
+    shares = [each.busy.value for each in stacks.by_worker if each.samples >= LEAST_SAMPLES] if stacks else []
+    return stdev(shares) / math.sqrt(len(shares)) if len(shares) >= LEAST_PARTS else 0.0
 
 
 def _reach(others: list[RankWindow], count: int) -> float:
