@@ -538,7 +538,11 @@ _HOOK_ONLY = "measured only with the hook"
 _UNREAD = "seen only with the hook or in stacks, and neither is available"
 
 
-_UNSEEN_STEPS = {"sampled": "no loader was seen working", "process": _UNREAD, "hardware": _UNREAD}
+_UNSEEN_STEPS = {
+    "sampled": "no loader was seen working, and no variable that its loop counts with",
+    "process": _UNREAD,
+    "hardware": _UNREAD,
+}
 
 
 _UNSEEN_WAITS = {"sampled": "too little was seen in this window", "process": _UNREAD, "hardware": _UNREAD}

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from gpuwatch.reader.layout import TABLES
+from gpuwatch.reader.loops import SlotReader, Variables
 from gpuwatch.reader.memory import Memory
 from gpuwatch.reader.objects import Attributes, Objects
 from gpuwatch.reader.refusals import CannotReadError
+from tests.unit.stack_samples import frames
 
 LAYOUT = TABLES.get(sys.version_info[:2])
 
@@ -53,6 +55,18 @@ def values_of(objects: Objects, attributes: Attributes, instance: object, *names
 )
 def test_ints_of_every_size_are_read(objects: Objects, number: int) -> None:
     assert objects.plain(id(number)) == number
+
+
+def test_a_count_that_goes_on_while_it_is_read_is_not_taken(
+    objects: Objects, attributes: Attributes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = Variables(objects, attributes, SlotReader(objects))
+    before, after = 10**6, 10**6 + 1
+    places = iter([id(before), id(after), id(after), id(after)])
+    monkeypatch.setattr(variables, "_place", lambda *_: next(places))
+    frame, _ = frames(("train.py", "main", 1))
+    assert variables.integer(frame, "step") is None
+    assert variables.integer(frame, "step") == after
 
 
 def test_a_huge_int_is_unknown_instead_of_read_for_ever(objects: Objects) -> None:

@@ -69,7 +69,7 @@ def test_a_wait_that_is_not_known_has_no_error_and_its_reason(render: Callable[[
     unseen = replace(seen.sampled_rank(), steps=0, steps_total=0, train_loader=None, wait_share=None)
     text = " ".join(render(report(build.scene(build.run(unseen)))).split())
     assert "n/a ±" not in text
-    assert "wait for data n/a: no loader was seen working" in text
+    assert "wait for data n/a: no loader was seen working, and no variable that its loop counts with" in text
 
 
 def test_no_hot_line_is_made_up_where_the_workers_were_not_read() -> None:

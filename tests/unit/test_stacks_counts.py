@@ -226,7 +226,8 @@ class Training:
 
     def _integer(self, frame: Frame, name: str) -> int | None:
         self.asked.append(name)
-        return self.values.get(name) if frame.code.file == MAIN else None
+        is_own = frame.code.file == MAIN or name == "self.num_timesteps"
+        return self.values.get(name) if is_own else None
 
     def sample(self, *places: Place, times: int = 1, step_ns: int = SECOND, **values: int) -> None:
         self.values.update(values)
@@ -287,6 +288,29 @@ def test_a_library_s_loop_and_one_that_counts_nothing_are_not_counted() -> None:
     training.sample(*STEP, times=20, step=5)
     library = ("stable_baselines3/common/loop.py", "learn", 6)
     training.sample(("torch/optim/adam.py", "step", 9), library, times=20)
+    assert training.iterations.read_ns is None
+
+
+LEARN = ("stable_baselines3/common/on_policy_algorithm.py", "learn", 330)
+
+
+def test_a_framework_that_counts_in_a_variable_of_its_own_is_counted_by_that() -> None:
+    training = Training("for round in range(9):\n  f()\n\n\n\n  model.learn(10_000)\n")
+    training.values["round"] = 3
+    script = (MAIN, "<module>", 6)
+    training.values["self.num_timesteps"] = 2048
+    training.sample(("torch/optim/adam.py", "step", 9), ("stable_baselines3/ppo/ppo.py", "train", 280), LEARN, script)
+    training.sample(("gymnasium/core.py", "step", 9), LEARN, script, times=5)
+    training.sample(LEARN, script, **{"self.num_timesteps": 4000})
+    assert training.counted == 1952
+    training.sample(LEARN, script, **{"self.num_timesteps": 100})
+    assert training.counted >= 2052
+
+
+def test_only_its_own_loop_tells_its_count() -> None:
+    training = Training("model.learn(10_000)\n")
+    training.values["self.num_timesteps"] = 2048
+    training.sample(("stable_baselines3/common/evaluation.py", "learn", 9), (MAIN, "<module>", 1), times=5)
     assert training.iterations.read_ns is None
 
 

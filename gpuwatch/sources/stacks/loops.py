@@ -211,6 +211,15 @@ _LARGEST: Final = 1 << 62
 _NO_LOADER: Final = LoaderFacts(0)
 """The variable counts as a loader's iterator does; one that went back is another loop's."""
 
+_FRAMEWORKS: Final = {
+    ("stable_baselines3/common/on_policy_algorithm.py", "learn"): ("self.num_timesteps",),
+    ("stable_baselines3/common/off_policy_algorithm.py", "learn"): ("self.num_timesteps",),
+}
+"""By the function of a training loop of a framework: the variable that this counts its progress with.
+
+Its loop around the optimizer's step goes over parts of a buffer and counts nothing. A timestep is one step of one
+environment."""
+
 _Key = tuple[CodeKey, int]
 """The code that a loop is written in, and its first line."""
 
@@ -245,13 +254,20 @@ class Iterations:
         """
         if reading.trains:
             self._note(frames, reading)
+        if self.read_ns is not None and now_ns - self.read_ns < _READ_NS:
+            return
+        for frame in frames:
+            names = _FRAMEWORKS.get((self._classifier.places.of(frame.code.file).module, frame.code.name))
+            if names is not None:
+                self._read((code_key(frame), 0), frame, names, now_ns)
+                return
         chosen = self._chosen()
-        if chosen is None or (self.read_ns is not None and now_ns - self.read_ns < _READ_NS):
+        if chosen is None:
             return
         loop = self._loops[chosen]
         for frame in frames:
             if code_key(frame) == chosen[0] and loop.first <= (frame.line or 0) <= loop.last:
-                self._read(chosen, frame, loop, now_ns)
+                self._read(chosen, frame, loop.counters, now_ns)
                 return
 
     def _note(self, frames: Sequence[Frame], reading: Reading) -> None:
@@ -283,8 +299,8 @@ class Iterations:
                 return key
         return None
 
-    def _read(self, key: _Key, frame: Frame, loop: Loop, now_ns: int) -> None:
-        value = next((value for name in loop.counters if (value := self._integer(frame, name)) is not None), None)
+    def _read(self, key: _Key, frame: Frame, names: Sequence[str], now_ns: int) -> None:
+        value = next((value for name in names if (value := self._integer(frame, name)) is not None), None)
         if value is None or abs(value) > _LARGEST:
             return
         if key != self._counted or value < self._last:
