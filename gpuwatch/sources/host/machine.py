@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from gpuwatch.foreign import in_time
 from gpuwatch.procfs import keyed_int, listed, rate, read_all, read_int, read_once, shown
@@ -194,16 +195,6 @@ _COUNTED = 8  # user nice system idle iowait irq softirq steal; guest time is al
 CoreTicks = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CpuUsage:
-    """Shares of all cores' time since the previous read; None and empty at the first."""
-
-    percent: float | None = None
-    percent_by_core: tuple[float, ...] = ()
-    iowait_percent: float | None = None
-    load_1m: float | None = None
-
-
 def parse_cpu_ticks(raw: bytes) -> dict[str, CoreTicks]:
     """Ticks by kind of time, by line name: "cpu" is the whole machine, "cpu0" a core."""
     lines: dict[str, CoreTicks] = {}
@@ -233,35 +224,6 @@ def shares(current: CoreTicks, previous: CoreTicks) -> tuple[float, float] | Non
     return 100.0 * (total - spent[_IDLE] - iowait) / total, 100.0 * iowait / total
 
 
-class CpuReader:
-    """Turns the growing tick counters of /proc/stat into shares."""
-
-    def __init__(self, proc_root: Path) -> None:
-        self._stat = f"{proc_root}/stat"
-        self._loadavg = f"{proc_root}/loadavg"
-        self._previous: dict[str, CoreTicks] = {}
-
-    def read(self) -> CpuUsage:
-        """The use of the cores since the previous call."""
-        load = self._load()
-        raw = read_all(self._stat)
-        current = parse_cpu_ticks(raw) if raw else {}
-        previous, self._previous = self._previous, current
-        if "cpu" not in current or "cpu" not in previous:
-            return CpuUsage(load_1m=load)
-        whole = shares(current["cpu"], previous["cpu"])
-        if whole is None:
-            return CpuUsage(load_1m=load)
-        return CpuUsage(whole[0], _by_core(current, previous), whole[1], load)
-
-    def _load(self) -> float | None:
-        raw = read_once(self._loadavg, 64)
-        try:
-            return float(raw.split(None, 1)[0]) if raw else None
-        except (ValueError, IndexError):
-            return None
-
-
 def _by_core(current: dict[str, CoreTicks], previous: dict[str, CoreTicks]) -> tuple[float, ...]:
     if current.keys() != previous.keys():  # a core came or went: positions would name other cores
         return ()
@@ -271,16 +233,6 @@ def _by_core(current: dict[str, CoreTicks], previous: dict[str, CoreTicks]) -> t
             share = shares(ticks, previous[name])
             busy.append(share[0] if share else 0.0)
     return tuple(busy)
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryState:
-    """Memory now, and paging rates since the previous read."""
-
-    total_bytes: int | None = None
-    available_bytes: int | None = None
-    swap_in_bytes_per_second: float | None = None
-    major_faults_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,35 +247,6 @@ def meminfo_bytes(raw: bytes | None, key: bytes) -> int | None:
     """One line of /proc/meminfo, which counts in KiB."""
     kibibytes = keyed_int(raw, key + b":") if raw else None
     return None if kibibytes is None else kibibytes * 1024
-
-
-class MemoryReader:
-    """Reads /proc/meminfo and the paging counters of /proc/vmstat."""
-
-    def __init__(self, proc_root: Path) -> None:
-        self._meminfo = f"{proc_root}/meminfo"
-        self._vmstat = f"{proc_root}/vmstat"
-        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
-        self._previous: tuple[int, int | None, int | None] | None = None
-
-    def read(self, now_ns: int) -> MemoryState:
-        """Memory now, and paging since the previous call."""
-        meminfo = read_once(self._meminfo)
-        vmstat = read_all(self._vmstat) or b""
-        swapped_in_pages = keyed_int(vmstat, b"pswpin ")
-        major_faults = keyed_int(vmstat, b"pgmajfault ")
-        previous, self._previous = self._previous, (now_ns, swapped_in_pages, major_faults)
-        swap_in_pages_rate = fault_rate = None
-        if previous is not None:
-            seconds = (now_ns - previous[0]) / 1e9
-            swap_in_pages_rate = rate(swapped_in_pages, previous[1], seconds)
-            fault_rate = rate(major_faults, previous[2], seconds)
-        return MemoryState(
-            total_bytes=meminfo_bytes(meminfo, b"MemTotal"),
-            available_bytes=meminfo_bytes(meminfo, b"MemAvailable"),
-            swap_in_bytes_per_second=(None if swap_in_pages_rate is None else swap_in_pages_rate * self._page_bytes),
-            major_faults_per_second=fault_rate,
-        )
 
 
 def read_shared_memory(proc_root: Path, pid: int | str) -> SharedMemory:
@@ -392,17 +315,6 @@ class DiskCounters:
     queue_milliseconds: int  # sum over requests of their time in flight
 
 
-@dataclass(frozen=True, slots=True)
-class DiskNetworkRates:
-    """Rates since the previous read. `queue_length` is the mean one of the most loaded disk (aqu-sz of iostat)."""
-
-    disk_read_bytes_per_second: float | None = None
-    disk_write_bytes_per_second: float | None = None
-    disk_queue_length: float | None = None
-    network_receive_bytes_per_second: float | None = None
-    network_send_bytes_per_second: float | None = None
-
-
 def parse_disks(raw: bytes) -> dict[str, DiskCounters]:
     """Whole physical disks only: partitions and stacked devices (dm, md, loop) would count bytes twice."""
     disks: dict[str, DiskCounters] = {}
@@ -439,38 +351,81 @@ def parse_network(raw: bytes) -> dict[str, tuple[int, int]]:
     return interfaces
 
 
-class DiskNetworkReader:
-    """Turns the counters of /proc/diskstats and /proc/net/dev into rates."""
+class _Counters(NamedTuple):
+    """Growing counters of the machine at one read."""
+
+    read_ns: int
+    ticks: dict[str, CoreTicks]
+    swapped_in_pages: int | None
+    major_faults: int | None
+    disks: dict[str, DiskCounters]
+    interfaces: dict[str, tuple[int, int]]
+
+
+class MachineReader:
+    """Reads the machine from /proc; shares and rates are those since the previous read, and unknown at the first."""
 
     def __init__(self, proc_root: Path) -> None:
-        self._diskstats = f"{proc_root}/diskstats"
-        self._interfaces = f"{proc_root}/net/dev"
-        self._previous: tuple[int, dict[str, DiskCounters], dict[str, tuple[int, int]]] | None = None
+        self._proc_root = proc_root
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._previous: _Counters | None = None
 
-    def read(self, now_ns: int) -> DiskNetworkRates:
-        """Rates since the previous call, over the devices that were there both times."""
-        disks = parse_disks(read_all(self._diskstats) or b"")
-        interfaces = parse_network(read_all(self._interfaces) or b"")
-        previous, self._previous = self._previous, (now_ns, disks, interfaces)
-        if previous is None:
-            return DiskNetworkRates()
-        seconds = (now_ns - previous[0]) / 1e9
-        if seconds <= 0.0:
-            return DiskNetworkRates()
-        disk_pairs = [(disk, previous[1][name]) for name, disk in disks.items() if name in previous[1]]
-        net_pairs = [(net, previous[2][name]) for name, net in interfaces.items() if name in previous[2]]
-        queues = [
-            length
-            for now, before in disk_pairs
-            if (length := rate(now.queue_milliseconds, before.queue_milliseconds, seconds * 1e3)) is not None
-        ]
-        return DiskNetworkRates(
-            _summed([(now.read_bytes, before.read_bytes) for now, before in disk_pairs], seconds),
-            _summed([(now.write_bytes, before.write_bytes) for now, before in disk_pairs], seconds),
-            max(queues, default=None),
-            _summed([(now[0], before[0]) for now, before in net_pairs], seconds),
-            _summed([(now[1], before[1]) for now, before in net_pairs], seconds),
+    def read(self, now_ns: int) -> HostSample:
+        """The machine now. Of disks and interfaces those count that were there both times."""
+        root = self._proc_root
+        now = self._counters(now_ns)
+        before, self._previous = self._previous or now, now
+        seconds = (now_ns - before.read_ns) / 1e9
+        whole = shares(now.ticks.get("cpu", ()), before.ticks.get("cpu", ()))
+        disks = [(disk, before.disks[name]) for name, disk in now.disks.items() if name in before.disks]
+        nets = [(net, before.interfaces[name]) for name, net in now.interfaces.items() if name in before.interfaces]
+        queues = (rate(disk.queue_milliseconds, then.queue_milliseconds, seconds * 1e3) for disk, then in disks)
+        swapped_in_pages = rate(now.swapped_in_pages, before.swapped_in_pages, seconds)
+        meminfo = read_once(f"{root}/meminfo")
+        pressure, shm = read_pressure(root), read_shared_memory(root, "self")
+        return HostSample(
+            time_ns=now_ns,
+            cpu_percent=whole[0] if whole else None,
+            cpu_percent_by_core=_by_core(now.ticks, before.ticks) if whole else (),
+            cpu_iowait_percent=whole[1] if whole else None,
+            load_1m=_load(root),
+            memory_total_bytes=meminfo_bytes(meminfo, b"MemTotal"),
+            memory_available_bytes=meminfo_bytes(meminfo, b"MemAvailable"),
+            swap_in_bytes_per_second=None if swapped_in_pages is None else swapped_in_pages * self._page_bytes,
+            major_faults_per_second=rate(now.major_faults, before.major_faults, seconds),
+            pressure_cpu_percent=pressure.cpu_percent,
+            pressure_io_percent=pressure.io_percent,
+            pressure_memory_percent=pressure.memory_percent,
+            disk_read_bytes_per_second=_summed([(disk.read_bytes, then.read_bytes) for disk, then in disks], seconds),
+            disk_write_bytes_per_second=_summed(
+                [(disk.write_bytes, then.write_bytes) for disk, then in disks], seconds
+            ),
+            disk_queue_length=max((queue for queue in queues if queue is not None), default=None),
+            network_receive_bytes_per_second=_summed([(net[0], then[0]) for net, then in nets], seconds),
+            network_send_bytes_per_second=_summed([(net[1], then[1]) for net, then in nets], seconds),
+            shm_total_bytes=shm.total_bytes,
+            shm_used_bytes=shm.used_bytes,
         )
+
+    def _counters(self, now_ns: int) -> _Counters:
+        root = self._proc_root
+        vmstat = read_all(f"{root}/vmstat") or b""
+        return _Counters(
+            now_ns,
+            parse_cpu_ticks(read_all(f"{root}/stat") or b""),
+            keyed_int(vmstat, b"pswpin "),
+            keyed_int(vmstat, b"pgmajfault "),
+            parse_disks(read_all(f"{root}/diskstats") or b""),
+            parse_network(read_all(f"{root}/net/dev") or b""),
+        )
+
+
+def _load(proc_root: Path) -> float | None:
+    raw = read_once(f"{proc_root}/loadavg", 64)
+    try:
+        return float(raw.split(None, 1)[0]) if raw else None
+    except (ValueError, IndexError):
+        return None
 
 
 def _summed(pairs: list[tuple[int, int]], seconds: float) -> float | None:
@@ -584,7 +539,7 @@ def _line(proc_root: Path, name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counters:
+class _PortableCounters:
     read_ns: int
     disk_read: int | None
     disk_write: int | None
@@ -596,7 +551,7 @@ class PortableReader:
     """Reads what psutil offers everywhere."""
 
     def __init__(self) -> None:
-        self._previous: _Counters | None = None
+        self._previous: _PortableCounters | None = None
 
     def facts(self, now_ns: int) -> MachineFacts:
         """Name, system and size of this machine."""
@@ -616,7 +571,7 @@ class PortableReader:
         import psutil
 
         disk, network = psutil.disk_io_counters(), psutil.net_io_counters()
-        now = _Counters(
+        now = _PortableCounters(
             now_ns,
             disk.read_bytes if disk else None,
             disk.write_bytes if disk else None,

@@ -28,19 +28,16 @@ from gpuwatch.procfs import (
     read_stat,
     to_int,
 )
-from gpuwatch.samples import HostSample, MachineFacts, ProcessSample, Sample, WorkerSample
+from gpuwatch.samples import MachineFacts, ProcessSample, Sample, WorkerSample
 from gpuwatch.sources.host.identify import read_environment, read_libraries
 from gpuwatch.sources.host.machine import (
     Cgroups,
     CpuLimit,
-    CpuReader,
-    DiskNetworkReader,
+    MachineReader,
     MemoryLimit,
-    MemoryReader,
     NumaNodes,
     PortableReader,
     read_machine_facts,
-    read_pressure,
     read_shared_memory,
     read_throttling,
 )
@@ -565,9 +562,7 @@ class HostSource:
             affinity_cores,
             NumaNodes(sys_root),
         )
-        self._cpu = CpuReader(proc_root)
-        self._memory = MemoryReader(proc_root)
-        self._disk_network = DiskNetworkReader(proc_root)
+        self._machine = MachineReader(proc_root)
 
     def fileno(self) -> int | None:
         """None: /proc announces nothing."""
@@ -621,7 +616,7 @@ class HostSource:
         if self._portable:
             first, self._facts = self._facts is None, self._portable.facts(now_ns)
             return [self._facts, self._portable.read(now_ns)] if first else [self._portable.read(now_ns)]
-        return [*self._new_facts(now_ns), self._host_sample(now_ns)]
+        return [*self._new_facts(now_ns), self._machine.read(now_ns)]
 
     def _new_facts(self, now_ns: int) -> list[Sample]:
         """The facts at first, and again when cores, memory or the quota were changed while we ran."""
@@ -633,34 +628,6 @@ class HostSource:
             return []
         self._facts = facts
         return [facts]
-
-    def _host_sample(self, now_ns: int) -> HostSample:
-        cpu = self._cpu.read()
-        memory = self._memory.read(now_ns)
-        pressure = read_pressure(self._proc_root)
-        rates = self._disk_network.read(now_ns)
-        shm = read_shared_memory(self._proc_root, "self")
-        return HostSample(
-            time_ns=now_ns,
-            cpu_percent=cpu.percent,
-            cpu_percent_by_core=cpu.percent_by_core,
-            cpu_iowait_percent=cpu.iowait_percent,
-            load_1m=cpu.load_1m,
-            memory_total_bytes=memory.total_bytes,
-            memory_available_bytes=memory.available_bytes,
-            swap_in_bytes_per_second=memory.swap_in_bytes_per_second,
-            major_faults_per_second=memory.major_faults_per_second,
-            pressure_cpu_percent=pressure.cpu_percent,
-            pressure_io_percent=pressure.io_percent,
-            pressure_memory_percent=pressure.memory_percent,
-            disk_read_bytes_per_second=rates.disk_read_bytes_per_second,
-            disk_write_bytes_per_second=rates.disk_write_bytes_per_second,
-            disk_queue_length=rates.disk_queue_length,
-            network_receive_bytes_per_second=rates.network_receive_bytes_per_second,
-            network_send_bytes_per_second=rates.network_send_bytes_per_second,
-            shm_total_bytes=shm.total_bytes,
-            shm_used_bytes=shm.used_bytes,
-        )
 
     def _read_runs(self) -> list[Sample]:
         if self._portable:
