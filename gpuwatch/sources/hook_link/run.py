@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from gpuwatch.hook import wire
 from gpuwatch.samples import BatchWait, GpuGap, PhaseSpan, Role, RunMemory, Sample, StepEnd
@@ -282,10 +282,10 @@ class RunDerivation:
         self._machine.writer.sampled_wait_cpu(a, max(0, b))
 
     def _memory_peaks(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
-        self._out.append(self._allocator.peaks(end, a, b))
+        self._out.append(self._allocator.update(end, allocated_peak_bytes=a, reserved_peak_bytes=b))
 
     def _memory_retries(self, flags: int, ident: int, thread: int, start: int, end: int, a: int, b: int) -> None:
-        self._out.append(self._allocator.retries(end, a, b))
+        self._out.append(self._allocator.update(end, alloc_retries=a, out_of_memory=b))
 
     def _settle(self, time_ns: int) -> None:
         self._machine.check(time_ns)
@@ -487,28 +487,8 @@ class Allocator:
         self.total_bytes: int | None = None
         self._newest = RunMemory(trainer, 0)
 
-    def peaks(self, time_ns: int, allocated: int, reserved: int) -> RunMemory:
-        """Takes the peaks of allocated and reserved bytes."""
-        self._newest = replace(
-            self._newest,
-            time_ns=time_ns,
-            total_bytes=self.total_bytes,
-            allocated_peak_bytes=_known(allocated),
-            reserved_peak_bytes=_known(reserved),
-        )
+    def update(self, time_ns: int, **figures: int) -> RunMemory:
+        """Takes peaks of allocated and reserved bytes, or counts of retried and failed allocations."""
+        known: dict[str, Any] = {name: figure if figure >= 0 else None for name, figure in figures.items()}
+        self._newest = replace(self._newest, time_ns=time_ns, total_bytes=self.total_bytes, **known)
         return self._newest
-
-    def retries(self, time_ns: int, retries: int, out_of_memory: int) -> RunMemory:
-        """Takes the counts of retried and of failed allocations."""
-        self._newest = replace(
-            self._newest,
-            time_ns=time_ns,
-            total_bytes=self.total_bytes,
-            alloc_retries=_known(retries),
-            out_of_memory=_known(out_of_memory),
-        )
-        return self._newest
-
-
-def _known(count: int) -> int | None:
-    return count if count >= 0 else None

@@ -296,7 +296,7 @@ class StepMachine:
             self._is_inference = True
             self._adopt_next_mode(iterator)
         elif iterator.span == "open":
-            self._evaluations.during(iterator)
+            emit_waits(self._out, self._trainer, iterator, "eval")
             if kind == STOP:
                 writer.phase(*self._evaluations.close(iterator, end))
         elif iterator.run >= _NEXT_MODE_RUN and kind == BATCH and self._is_next_only(iterator):
@@ -361,7 +361,7 @@ class StepMachine:
             iterator.loader.eval_runs += 1
             iterator.queue.clear()
         self.writer.read = [i for i in self.writer.read if i not in inside]
-        self._evaluations.emit_named(start, end, inside)
+        self._evaluations.emit(start, end, inside)
         self.writer.phase(start, end)
 
     def _end_outside(self, start: int) -> None:
@@ -725,7 +725,7 @@ class Evaluations:
     def open(self, iterator: IteratorState) -> None:
         """Says that an evaluation is going on."""
         iterator.span = "open"
-        self._emit(iterator, None)
+        self.emit(iterator.first_start, None, [iterator])
         emit_waits(self._out, self._trainer, iterator, "eval")
 
     def close(self, iterator: IteratorState, fallback_end: int) -> Span:
@@ -744,7 +744,7 @@ class Evaluations:
             mean = between // (iterator.batches - 1) if iterator.batches > 1 else 0
             end = min(iterator.last_end + max(0, mean), max(fallback_end, iterator.last_end))
         if iterator.span != "done":
-            self._emit(iterator, end)
+            self.emit(iterator.first_start, end, [iterator])
             emit_waits(self._out, self._trainer, iterator, "eval")
             iterator.span = "done"
         return start, end
@@ -752,15 +752,11 @@ class Evaluations:
     def retract(self, iterator: IteratorState) -> None:
         """Takes an open evaluation back: what was read fed the training after all."""
         if iterator.span == "open":
-            self._emit(iterator, iterator.first_start)
+            self.emit(iterator.first_start, iterator.first_start, [iterator])
             iterator.span = "no"
 
-    def during(self, iterator: IteratorState) -> None:
-        """Notes another batch of an evaluation that is open or was closed."""
-        emit_waits(self._out, self._trainer, iterator, "eval")
-
-    def emit_named(self, start: int, end: int, inside: Sequence[IteratorState]) -> None:
-        """Gives an evaluation whose bounds the script named, with what was read in it."""
+    def emit(self, start: int, end: int | None, inside: Sequence[IteratorState]) -> None:
+        """Gives an evaluation with what was read in it: by one iterator, or within bounds that the script named."""
         file, line = self._places.get(inside[0].loader.loader, (None, None)) if inside else (None, None)
         self._out.append(
             PhaseSpan(
@@ -771,23 +767,6 @@ class Evaluations:
                 loader=inside[0].loader.loader if inside else None,
                 batches=sum(i.batches for i in inside) if inside else None,
                 wait_seconds=sum(i.wait_ns for i in inside) / 1e9 if inside else None,
-                file=file,
-                line=line,
-            )
-        )
-
-    def _emit(self, iterator: IteratorState, end: int | None) -> None:
-        loader = iterator.loader.loader
-        file, line = self._places.get(loader, (None, None))
-        self._out.append(
-            PhaseSpan(
-                self._trainer,
-                "eval",
-                iterator.first_start,
-                end,
-                loader=loader,
-                batches=iterator.batches,
-                wait_seconds=iterator.wait_ns / 1e9,
                 file=file,
                 line=line,
             )
