@@ -174,7 +174,7 @@ def edges_gain(
         case: its run's critical rank is the one.
         edges: the starts of its epochs.
         idle: what the GPU idles in all, at least and at most, where samples do not tell when.
-        joined: with epochs that are joined instead, so many that hardly a pause stays.
+        joined: with epochs that are joined until hardly a pause stays instead.
     """
     rank = case.run.critical
     shares = [edges.share] if edges.sampled is None else [edges.sampled.low, edges.sampled.high]
