@@ -25,7 +25,7 @@ CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
     "workers-zero": ("E1", {WARNING}, {}),
     "workers-too-few": ("E2", {WARNING}, {"busy_share": 0.85, "free_cores": 2, "room_share": 0.7, "comb": 0.6}),
     "worker-cpu-bound": ("E1", {WARNING}, {"worker_cores": 0.85}),
-    "host-cpu-exhausted": ("E1", {WARNING}, {"cpu_percent": 90, "clear_cpu_percent": 80, "pressure_percent": 40}),
+    "host-cpu-exhausted": ("E1", {WARNING, INFO}, {"cpu_percent": 90, "clear_cpu_percent": 80, "pressure_percent": 40}),
     "too-many-workers": ("E1", {WARNING, INFO}, {"workers_per_core": 1.2, "pressure_percent": 20, "lost_share": 0.05}),
     "thread-oversubscription": (
         "E1",
@@ -126,7 +126,7 @@ CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
         {CRITICAL},
         {"silence_seconds": 60, "busy_percent": 95, "power_share": 0.45, "usual_power_share": 0.60},
     ),
-    "step-stalled": ("E1", {CRITICAL, WARNING, INFO}, {"silence_seconds": 60, "idle_percent": 5}),
+    "step-stalled": ("E1", {CRITICAL, WARNING}, {"silence_seconds": 60, "idle_percent": 5}),
     "idle-gpu-allocated": ("E0", {INFO}, {"used_percent": 5}),
     "shared-gpu": ("E0", {INFO}, {"sm_percent": 5, "memory_share": 0.05}),
     "metrics-limited": ("E0", {INFO}, {}),

@@ -78,6 +78,22 @@ def test_no_hang(rank_fields, gpu):
     assert build.check("collective-hang", build.run_case(moment)) is None
 
 
+@pytest.mark.parametrize(
+    ("world_size", "stacks", "now", "severity"),
+    [
+        (1, None, NOW, Severity.INFO),
+        (1, None, 1000.0, Severity.WARNING),
+        (2, None, NOW, Severity.CRITICAL),
+        (1, watched({"backward": 1.0}, current_line=current_line(90, since=60.0, until=NOW)), NOW, Severity.CRITICAL),
+    ],
+    ids=["may evaluate from memory", "for a quarter of an hour", "others on another machine", "its thread stands"],
+)
+def test_one_gpu_at_low_power_is_a_hang_where_its_thread_is_seen_to_stand(world_size, stacks, now, severity):
+    run = build.run(stuck(facts={"world_size": world_size}, stacks=stacks))
+    draft = build.check("collective-hang", build.run_case(build.scene(run, gpus=[spinning()], at=now)))
+    assert draft.severity is severity
+
+
 def test_power_far_below_this_runs_own_counts_as_low():
     run = build.run(stuck(), usual_power_watts={"GPU-0": 600.0})
     moment = build.scene(run, gpus=[spinning(power_watts=340.0)], at=NOW)

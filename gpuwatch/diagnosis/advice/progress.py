@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.lines import place, quoted
 from gpuwatch.diagnosis.advice.sampled import is_sampled
-from gpuwatch.diagnosis.finding import Measure
+from gpuwatch.diagnosis.finding import Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.numbers import listed, seconds
 from gpuwatch.samples import CurrentLine
@@ -19,6 +19,7 @@ STEPS_OF_SILENCE = 10.0
 STEPS_BEFORE_JUDGING = 10
 PHASE_SECONDS = 300.0
 """An evaluation, a save or a compilation in which nothing has moved for so long is no longer one."""
+UNSEEN_SECONDS = 900.0
 PHASE_WORDS = {"eval": "evaluating", "checkpoint": "saving", "compile": "compiling"}
 PHASES_OF_STACKS = frozenset({"eval", "save", "compile"})
 """The same phases, as samples of stacks name them."""
@@ -175,3 +176,8 @@ def _stands_since(line: CurrentLine, now_ns: int) -> float:
     """Until now where it was just sampled, else until the last sample."""
     until_ns = now_ns if now_ns - line.time_ns <= FRESH_NS else line.time_ns
     return max(0.0, (until_ns - line.since_ns) / 1e9)
+
+
+def severity_unseen(silence: float) -> Severity:
+    """Of a silence whose stack cannot be read: a prompt, a debugger or an evaluation rarely last this long."""
+    return Severity.WARNING if silence >= UNSEEN_SECONDS else Severity.INFO

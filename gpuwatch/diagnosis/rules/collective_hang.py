@@ -9,7 +9,8 @@ Evidence:
     compilation going on. Where stacks can be read, the line each rank is at, and since when: each of them for at
     least 10 s, without a hook for 60 s.
 Fires:
-    All of that holds in two evaluations.
+    All of that holds in two evaluations. Of one GPU alone whose thread's stack cannot be read it may be an evaluation:
+    for information at first, a warning after a quarter of an hour.
 Clears:
     A step arrives.
 Not when:
@@ -43,6 +44,7 @@ from gpuwatch.diagnosis.advice.progress import (
     apart_words,
     current_line_measures,
     process_words,
+    severity_unseen,
     silence_measure,
     silent_seconds,
     stands,
@@ -97,7 +99,7 @@ def collective_hang(case: RunCase, limits: Thresholds) -> Draft | None:
             f"{case.run.title} has made no step for {seconds(silence)} while its GPUs spin at low power: "
             f"{'the ranks wait for each other' if len(gpus) > 1 else 'a kernel does not end'}"
         ),
-        severity=Severity.CRITICAL,
+        severity=severity_unseen(silence) if _may_evaluate(case, gpus, found) else Severity.CRITICAL,
         level=Level.E2 if case.run.critical.facts.visibility == "exact" else Level.E1,
         evidence=(
             silence_measure(case, silence),
@@ -135,6 +137,11 @@ def _worker_cores(rank: RankWindow) -> float:
     lately = rank.process.tree_cores_lately if rank.process is not None else None
     cores = (rank.workers.cpu_cores or 0.0) * rank.workers.count if rank.workers is not None else 0.0
     return cores if lately is None else min(cores, lately)
+
+
+def _may_evaluate(case: RunCase, gpus: list[GpuWindow], found: tuple[Stand, ...]) -> bool:
+    """Whether it is one GPU that works lightly, where nothing shows that its thread stands: there is no collective."""
+    return len(gpus) == 1 and (case.run.critical.facts.world_size or 1) == 1 and not found
 
 
 def _computes_alone(busy: list[GpuWindow]) -> bool:

@@ -41,6 +41,7 @@ from gpuwatch.diagnosis.advice.progress import (
     LEAST_SILENCE_SECONDS,
     Stand,
     current_line_measures,
+    severity_unseen,
     silence_measure,
     silent_seconds,
     stands,
@@ -55,7 +56,6 @@ from gpuwatch.timeline.windows import RankWindow
 LOADER_TIMEOUT_SECONDS = 120
 MOST_NAMED = 8
 WORKERS_SHARE = 0.5
-UNSEEN_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def step_stalled(case: RunCase, limits: Thresholds) -> Draft | None:
     file, line = _place(found) or place_of(loader)
     return Draft(
         summary=f"{case.run.title} has {stall.words} and does nothing: {cause}",
-        severity=stall.severity if known else _severity_unseen(stall.silence),
+        severity=stall.severity if known else severity_unseen(stall.silence),
         level=Level.E2 if case.run.critical.facts.visibility == "exact" else Level.E1,
         evidence=(
             stall.measure,
@@ -184,11 +184,6 @@ def _unseen(case: RunCase) -> tuple[str, str]:
     """The same words where its stack cannot be read: it may hang, or have left its loop, or wait for its user."""
     look = f"Look at its stack: gpuwatch stacks {case.run.critical.facts.pid}"
     return "it hangs or waits for something that is not visible from outside", look
-
-
-def _severity_unseen(silence: float) -> Severity:
-    """Nothing shows that it is in its loop still: a prompt or a debugger rarely waits for so long."""
-    return Severity.WARNING if silence >= UNSEEN_SECONDS else Severity.INFO
 
 
 def _stands(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
