@@ -46,6 +46,20 @@ class TestSync:
         number = line("sync", 70, share, text=fields.pop("text", "total += loss.item()"))
         return watched({"sync": share, "forward": 0.3, "backward": 0.3}, lines=[number], **fields)
 
+    def test_a_queue_hides_what_each_of_several_ranks_loads_in_its_own_thread(self) -> None:
+        """Each waits for 0.2 of every other second, while the other one's GPU spins."""
+        members = []
+        for number in range(2):
+            waits = tuple((1.0, 0.2 if second % 2 == number else 0.0) for second in range(60))
+            seen = replace(self.asking(0.5, seconds=60.0, waits=waits), batches=60)
+            own = sampled(seen, loader=from_outside(num_workers=0))
+            facts = replace(own.facts, pid=own.facts.pid + number, trainer=f"{own.facts.pid + number}.1")
+            members.append(replace(own, facts=facts))
+        case = run_case(scene(run(*members), gpus=[gpu(utilization=90)]))
+        draft = check("sync-per-step", case)
+        assert draft is not None and draft.gain is not None
+        assert draft.gain.high == pytest.approx(1 / (1 - 0.1 - 0.1), abs=0.01)
+
     def test_the_line_and_what_can_be_won_back_at_most(self) -> None:
         finding = of(findings(on_gpu(self.asking(), 85)), "sync-per-step")
         assert finding.summary == (

@@ -36,6 +36,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gpuwatch.diagnosis.advice.cost import spun_share
 from gpuwatch.diagnosis.advice.fixes import logging_edit
 from gpuwatch.diagnosis.advice.gains import from_share, within_loader, without
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
@@ -149,6 +150,9 @@ def _gain(case: RunCase, starvation: Starvation | None, asking: Share, idle: flo
     apart, whole = None if starvation is None else idle_range(case, starvation), idle_share(case)
     reach = whole.high - whole.value if whole is not None else 0.0
     most_idle = max(idle, apart[1] if apart is not None else idle + reach)
+    waits = starvation_of(case) if _loads_itself(case) else None
+    if waits is not None:  # a queue hides what the other ranks load as well
+        most_idle += spun_share(case.run, waits)
     certain = _certain_part(case) * min(asking.low, idle)
     return from_share(certain, min(asking.high, most_idle), "to the extent that the GPU idles because of it")
 
