@@ -343,20 +343,21 @@ def test_stacks_of_a_thread_that_calls_all_the_time_are_whole(python: Python) ->
         while (first := interpreter.main_stack()) is None or len(first.frames) < 2:
             time.sleep(0.001)  # it has said that it is ready and called nothing yet
         earlier = interpreter.rejected
-        seen, looks = [], 0
-        # Where each of the two has a core to itself, up to 19 of 20 looks are torn; next to other work hardly any.
-        while len(seen) < SEEN:
+        seen, innermost, looks = [], set(), 0
+        # Where each of the two has a core to itself, up to 19 of 20 looks are torn; next to other work hardly any, and
+        # 500 may fit between two moments in which the target has a core.
+        while len(seen) < SEEN or len(innermost) <= 3:
             looks += 1
             stack = interpreter.main_stack()
             if stack is not None:
                 seen.append(stack)
+                innermost.add(stack.frames[0].code.name)
             if looks % 20 == 0:
                 time.sleep(0.0005)  # lets it run where there is one core only
         assert len(seen) + interpreter.rejected - earlier == looks
         interpreter.close()
     roots = [[frame.code.name for frame in stack.frames[-2:]] for stack in seen]
     assert sum(root != ["main", "<module>"] for root in roots) < 0.01 * looks
-    assert len({stack.frames[0].code.name for stack in seen}) > 3
     # A frame takes 0.1 us to come and go here, and its caller's line is copied at another moment. Of all looks, for
     # the more are torn the more of the few that are left passed by chance; up to 3.10 frames lie anywhere and are used
     # again in place, so that no order of theirs speaks against a mixture.
