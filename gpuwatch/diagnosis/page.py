@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.sampled import SAMPLES
-from gpuwatch.diagnosis.advice.starvation import EARLY_STEPS
+from gpuwatch.diagnosis.advice.stream import EARLY_STEPS
 from gpuwatch.diagnosis.finding import LEVEL_WORDS
 from gpuwatch.diagnosis.gates import GPU_SAMPLES, UNHOOKED_SECONDS
 from gpuwatch.diagnosis.rule import Rule

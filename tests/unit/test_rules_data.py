@@ -796,6 +796,16 @@ class TestSlowSamples:
             assert (check("slow-samples", run_case(scene(run(mixed)))) is not None) is fires
 
 
+def test_idle_workers_whose_few_slow_items_are_waited_for_are_at_no_floor() -> None:
+    waits = [0.001] * 88 + [1.5] * 2
+    usual: dict[str, Any] = {"step": [0.03 + wait for wait in waits], "wait": waits, "gap": waits, "steps": 90}
+    moment = scene(run(rank(loader=loader(num_workers=12), workers=workers(12, busy_share=0.17), **usual)))
+    assert check("data-starvation", run_case(moment)) is not None
+    ready = {**usual, "step": 0.004, "wait": 0.0015, "gap": 0.0015}
+    moment = scene(run(rank(loader=loader(num_workers=12), workers=workers(12, busy_share=0.17), **ready)))
+    assert check("data-starvation", run_case(moment)) is None
+
+
 class TestEpochStart:
     SLOW = epochs(count=4, share=0.12, first_wait_seconds=2.5, usual_wait_seconds=0.004, batches_per_epoch=60)
 

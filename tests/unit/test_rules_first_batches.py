@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+import pytest
+
+from gpuwatch.diagnosis.advice.starvation import lost_interval, starvation_of
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import Finding
-from gpuwatch.samples import LineCount, Sample, WorkerCount, WorkerSample
+from gpuwatch.samples import GpuGap, LineCount, Sample, StackTally, WorkerCount, WorkerSample
 from tests.unit.sample_builder import (
     at,
     fetch,
@@ -19,8 +22,10 @@ from tests.unit.sample_builder import (
     scene,
     steps,
     tallies,
+    tally,
     timeline,
 )
+from tests.unit.scene_builder import check, run_case
 
 WORKERS = 4
 LOADER = loader(num_workers=WORKERS, prefetch_factor=2, batch_size=64)
@@ -68,6 +73,8 @@ def said(samples: list[Sample], last: int) -> dict[int, Finding]:
 
 
 def _when(sample: Sample) -> int:
+    if isinstance(sample, GpuGap):
+        return at(3.2 * sample.number)
     end = getattr(sample, "end_ns", None)
     return int(sample.time_ns if end is None else end)  # type: ignore[union-attr]
 
@@ -138,6 +145,17 @@ def test_a_slow_first_item_is_over_with_the_first_batches() -> None:
     assert 110 not in found
 
 
+def test_waits_behind_a_busy_gpu_are_none() -> None:
+    # A batch takes the training thread 2.9 s, and the GPU computes for 3.1 s: it idles for 60 ms of each wait.
+    alone = [run_facts(device="cuda", loaders=(loader(num_workers=0),))]
+    made = [each for each in waiting(70) if not isinstance(each, StackTally)]
+    seconds = [tally(second + 1.0, {"wait": 25}) for second in range(70)]
+    waits = steps(21, period=3.2, wait=2.9, epoch_position=30)
+    gaps = [GpuGap(step.trainer, step.number, 0.06) for step in waits]
+    assert said([*alone, *made, *seconds, *waits], 70) != {}
+    assert said([*alone, *made, *seconds, *(each for pair in zip(waits, gaps, strict=True) for each in pair)], 70) == {}
+
+
 def test_the_open_wait_begins_after_the_last_batch_and_ends_with_the_next() -> None:
     history = timeline(hooked(waiting(40), steps(1, period=30.0, wait=30.0), waiting(60, start=40)))
     assert rank_at(history, 60).open_wait_seconds == 30.0
@@ -149,3 +167,22 @@ def test_an_open_wait_is_not_known_once_samples_stop() -> None:
     history = timeline(hooked(waiting(30)))
     assert rank_at(history, 35).open_wait_seconds == 35.0
     assert rank_at(history, 45).open_wait_seconds is None
+
+
+def test_eight_steps_behind_the_first_round_are_judged_before_eight_are_settled() -> None:
+    periods = [3.0, 0.5, 0.5, 0.5] + [0.9, 1.1, 1.0, 0.8] * 3
+    waits = [2.5, 0.0, 0.0, 0.0] + [0.4, 0.6, 0.5, 0.3] * 3
+    made, clock = list[Any](), 0.0
+    for place, (period, wait) in enumerate(zip(periods, waits, strict=True)):
+        made += steps(1, start=clock, period=period, wait=wait, first=place + 1, epoch_position=place)
+        made.append(GpuGap(made[-1].trainer, place + 1, wait))
+        clock += period
+    history = timeline(hooked(made))
+    assert sum(rank_at(history, clock).columns.settled) < 8
+    case = run_case(scene(history, clock))
+    found = starvation_of(case)
+    assert found is not None and found.level.name == "E3"
+    assert found.share == pytest.approx(5.4 / 11.4)
+    interval = lost_interval(case.run.critical, found)
+    assert interval is not None and interval.low > 0.2
+    assert check("data-starvation", case) is not None

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from gpuwatch.diagnosis.advice.sampled import WORKER_SAMPLES, busy_worker_samples, is_sampled, share_in
-from gpuwatch.diagnosis.advice.starvation import known_waits, waited_long
-from gpuwatch.diagnosis.advice.stream import nothing_settled
+from gpuwatch.diagnosis.advice.starvation import LONG_WAITS_SECONDS, known_losses, waited_long
+from gpuwatch.diagnosis.advice.stream import few_settled
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.stacks import is_handed_over
@@ -62,22 +62,33 @@ class FirstBatches:
 def first_batches(case: RunCase) -> FirstBatches | None:
     """The waits; None where they are short, or over by what is known, and of a run whose steps tell more."""
     rank = case.run.critical
-    if (rank.steps >= STEPS and not nothing_settled(rank)) or not waited_long(rank):
+    if (rank.steps >= STEPS and not few_settled(rank)) or not waited_long(rank):
         return None
     workers = _workers(rank)
-    open_seconds = (rank.open_wait_seconds or 0.0) if _is_at_work(rank, workers) else 0.0
-    waits = known_waits(rank)
+    losses, idle_seconds = known_losses(rank), _idle_seconds(case)
+    open_seconds = min(rank.open_wait_seconds or 0.0, idle_seconds) if _is_at_work(rank, workers) else 0.0
+    ended_seconds = sum(lost for _, lost in losses)
+    if all(gap != gap for gap in rank.columns.gap_seconds):
+        ended_seconds = min(ended_seconds, idle_seconds)
     batches = rank.steps_total if is_sampled(rank) else round(rank.steps_total * max(1.0, rank.batches_per_step or 1.0))
     found = FirstBatches(
-        waited_seconds=sum(wait for _, wait in waits) + open_seconds,
+        waited_seconds=ended_seconds + open_seconds,
         open_seconds=open_seconds,
-        trained_seconds=sum(period - wait for period, wait in waits),
+        trained_seconds=max(0.0, sum(period for period, _ in losses) - ended_seconds),
         batches=batches,
         workers=workers,
         batch_seconds=_batch_seconds(rank, workers),
-        step_seconds=median(period - wait for period, wait in waits) if len(waits) >= PACED_STEPS else None,
+        step_seconds=median(period - lost for period, lost in losses) if len(losses) >= PACED_STEPS else None,
     )
-    return found if _is_behind(found) else None
+    return found if found.waited_seconds >= LONG_WAITS_SECONDS and _is_behind(found) else None
+
+
+def _idle_seconds(case: RunCase) -> float:
+    """What the window holds in which no GPU of the rank works: a wait behind queued kernels costs nothing."""
+    rank = case.run.critical
+    own = [gpu for gpu in case.gpus if gpu.facts.uuid in rank.facts.gpu_uuids] or case.gpus
+    busy = [gpu.utilization.mean / 100.0 for gpu in own if gpu.utilization is not None]
+    return (1.0 - max(busy, default=0.0)) * max(rank.window_seconds, rank.open_wait_seconds or 0.0)
 
 
 def _is_behind(found: FirstBatches) -> bool:

@@ -30,7 +30,15 @@ from gpuwatch.diagnosis.advice.sampled import (
     unended_wait_seconds,
     worker_busy,
 )
-from gpuwatch.diagnosis.advice.stream import begun, nothing_settled, ratio_interval, ratio_reach, settled, stretches
+from gpuwatch.diagnosis.advice.stream import (
+    EARLY_STEPS,
+    begun,
+    few_settled,
+    ratio_interval,
+    ratio_reach,
+    settled,
+    stretches,
+)
 from gpuwatch.diagnosis.finding import Level
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.figures import STEPS
@@ -50,8 +58,6 @@ MOST_PAUSED = 0.9
 
 _time_ns = itemgetter(0)
 
-EARLY_STEPS = 8
-"""From here on a share is judged by its interval."""
 LONG_WAITS_SECONDS = 20.0
 """Waits that are evidence without any step: most workers have begun by then."""
 
@@ -95,13 +101,15 @@ def starvation_of(case: RunCase) -> Starvation | None:
     rank = case.run.critical
     if is_sampled(rank) or _is_unseen_by_hook(rank):
         return _sampled(case)
-    wait = rank.settled_wait_share if rank.settled_wait_share is not None else _begun_wait_share(rank)
+    few = few_settled(rank)
+    wait = rank.settled_wait_share if rank.settled_wait_share is not None and not few else _begun_wait_share(rank)
     if rank.facts.device == "cpu":
         return None if wait is None else _of(rank, wait, Level.E3, on_gpu=False, wait=wait)
     if rank.facts.device is None and wait is not None and not case.scene.gpus:
         return _of(rank, wait, Level.E2, on_gpu=False, wait=wait)  # no GPU is known that could hide it
-    if rank.gap_share is not None:
-        return _of(rank, rank.gap_share, Level.E3, on_gpu=True, wait=wait)
+    gap = _begun_gap_share(rank) if few else rank.gap_share
+    if gap is not None:
+        return _of(rank, gap, Level.E3, on_gpu=True, wait=wait)
     busy = train_busy_percent(case)
     if wait is None or busy is None:
         return None
@@ -109,12 +117,21 @@ def starvation_of(case: RunCase) -> Starvation | None:
 
 
 def _begun_wait_share(rank: RankWindow) -> float | None:
-    """The waits of a run without a settled step, but for the first round of its workers."""
-    if rank.wait_share is None or not nothing_settled(rank):
+    """The waits of a run with few settled steps, but for the first round of its workers."""
+    if rank.wait_share is None or not few_settled(rank):
         return rank.wait_share
-    rows = begun(rank)
+    return _share_of(begun(rank, rank.columns.wait_seconds))
+
+
+def _begun_gap_share(rank: RankWindow) -> float | None:
+    """The GPU's idle time of such a run by event pairs, from eight steps on: its utilization counts once it is warm."""
+    rows = begun(rank, rank.columns.gap_seconds)
+    return _share_of(rows) if len(rows) >= EARLY_STEPS else None
+
+
+def _share_of(rows: Sequence[tuple[float, float]]) -> float | None:
     total = sum(period for period, _ in rows)
-    return sum(wait for _, wait in rows) / total if total > 0.0 else None
+    return sum(lost for _, lost in rows) / total if total > 0.0 else None
 
 
 def _is_unseen_by_hook(rank: RankWindow) -> bool:
@@ -333,7 +350,9 @@ def is_at_handover_floor(rank: RankWindow) -> bool:
         period = batch_period(stacks) if stacks else None
         return stacks is not None and period is not None and settled_wait(stacks).value * period <= FLOOR_WAIT_SECONDS
     waits = sorted(wait for (wait,) in settled(rank, rank.columns.wait_seconds))
-    return bool(waits) and waits[len(waits) // 2] <= FLOOR_WAIT_SECONDS
+    if not waits or waits[len(waits) // 2] > FLOOR_WAIT_SECONDS:
+        return False
+    return 2.0 * sum(wait for wait in waits if wait > FLOOR_WAIT_SECONDS) <= sum(waits)  # else few items take long
 
 
 def _of(
@@ -366,18 +385,21 @@ def has_some_steps(rank: RankWindow) -> bool:
         return True
     if is_sampled(rank):
         return rank.warm and rank.steps >= EARLY_STEPS
-    return sum(rank.columns.settled) >= EARLY_STEPS or (nothing_settled(rank) and len(begun(rank)) >= EARLY_STEPS)
+    return sum(rank.columns.settled) >= EARLY_STEPS or (
+        few_settled(rank) and len(begun(rank, rank.columns.wait_seconds)) >= EARLY_STEPS
+    )
 
 
 def waited_long(rank: RankWindow) -> bool:
     """Whether the waits are long enough to be evidence by themselves, the one that has not ended included."""
-    return sum(wait for _, wait in known_waits(rank)) + (rank.open_wait_seconds or 0.0) >= LONG_WAITS_SECONDS
+    return sum(lost for _, lost in known_losses(rank)) + (rank.open_wait_seconds or 0.0) >= LONG_WAITS_SECONDS
 
 
-def known_waits(rank: RankWindow) -> list[tuple[float, float]]:
-    """(time, waited) of all steps of the window in which the wait is known."""
-    rows = zip(rank.columns.period_seconds, rank.columns.wait_seconds, strict=True)
-    return [(period, wait) for period, wait in rows if wait == wait]
+def known_losses(rank: RankWindow) -> list[tuple[float, float]]:
+    """(time, lost) of all steps of the window: what their waits left the GPU idle, where not known the waits."""
+    columns = rank.columns
+    rows = zip(columns.period_seconds, columns.wait_seconds, columns.gap_seconds, strict=True)
+    return [(period, wait if gap != gap else min(wait, gap)) for period, wait, gap in rows if wait == wait]
 
 
 def lost_interval(rank: RankWindow, starvation: Starvation) -> Share | None:
@@ -396,8 +418,8 @@ def lost_interval(rank: RankWindow, starvation: Starvation) -> Share | None:
 def _by_steps(rank: RankWindow, starvation: Starvation) -> tuple[Sequence[tuple[float, ...]], int]:
     """(time, lost) of each settled step, and how many of them repeat."""
     rows: Sequence[tuple[float, ...]] = settled(rank, rank.columns.period_seconds, lost_seconds(rank, starvation))
-    if nothing_settled(rank):
-        rows = begun(rank)
+    if few_settled(rank) or len(rows) < EARLY_STEPS:  # the gaps of the newest steps are not known yet
+        rows = begun(rank, lost_seconds(rank, starvation))
     workers = rank.train_loader.num_workers if rank.train_loader else None
     return rows, workers if workers and len(rows) >= EARLY_STEPS * workers else 1
 

@@ -14,6 +14,8 @@ from gpuwatch.timeline.windows import RankWindow, Share
 
 NEWEST = 1024
 """Steps looked at, at most: enough for any share to a point, and cheap at 1 ms steps."""
+EARLY_STEPS = 8
+"""From here on a share is judged by its interval."""
 MAD_TO_SIGMA = 1.4826
 LATE_SHARE, LEAST_BATCHES = 0.05, 50
 """Of a loader's batches those that may hold a slow item, and how many others tell the workers' usual pace."""
@@ -38,21 +40,28 @@ def settled(rank: RankWindow, *columns: Sequence[float]) -> list[tuple[float, ..
     return [row for row in zip(*newest, strict=True) if not any(map(math.isnan, row))]
 
 
-def nothing_settled(rank: RankWindow) -> bool:
-    """Whether a hooked run has made steps and none of them is settled: its queue has never been full so far."""
-    return bool(len(rank.columns.settled)) and True not in rank.columns.settled
+def few_settled(rank: RankWindow) -> bool:
+    """Whether a hooked run has made steps and fewer than eight are settled: it just began, or its queue never fills."""
+    return bool(len(rank.columns.settled)) and sum(rank.columns.settled) < EARLY_STEPS
 
 
-def begun(rank: RankWindow) -> list[tuple[float, float]]:
-    """(time, waited) of the newest steps behind the first batch of each worker, settled or not.
+def begun(rank: RankWindow, lost: Sequence[float]) -> list[tuple[float, float]]:
+    """(time, lost) of the newest steps behind the first batch of each worker, settled or not.
 
     All workers begin that one at once, when the epoch begins: a job that waited 5 s for them was called starved
-    18 s after its start (GPU idle 29 % of the time) and never waited again.
+    18 s after its start (GPU idle 29 % of the time) and never waited again. Steps of the warm-up compute longer than
+    others, so the share that they lose is never too high.
+
+    Args:
+        rank: whose steps.
+        lost: the column of what each loses, its wait or its gap; steps in which that is not known are left out.
     """
     first = max(1, rank.train_loader.num_workers or 0) if rank.train_loader is not None else 1
     columns = rank.columns
-    rows = zip(columns.period_seconds, columns.wait_seconds, columns.epoch_position, strict=True)
-    return [(period, wait) for period, wait, place in rows if wait == wait and not 0 <= place < first][-NEWEST:]
+    rows = zip(columns.period_seconds, lost, columns.epoch_position, strict=True)
+    return [(period, seconds) for period, seconds, place in rows if seconds == seconds and not 0 <= place < first][
+        -NEWEST:
+    ]
 
 
 def stretches(rows: Sequence[_T], count: int, rhythm: int = 1) -> list[Sequence[_T]]:

@@ -75,7 +75,7 @@ from gpuwatch.diagnosis.advice.starvation import (
     lost_interval,
     starvation_of,
 )
-from gpuwatch.diagnosis.advice.stream import nothing_settled
+from gpuwatch.diagnosis.advice.stream import few_settled
 from gpuwatch.diagnosis.advice.workers import worker_loads
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -122,7 +122,7 @@ def _by_steps(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     share, interval = avoidable_share(rank, starvation), lost_interval(rank, starvation)
     is_certain = interval is not None and min(interval.low, share) >= limits.critical_share
-    if is_early(rank) or nothing_settled(rank):
+    if is_early(rank) or few_settled(rank):
         is_lost = is_certain or (not is_early(rank) and interval is not None and interval.low >= limits.fire_share)
         return _early(rank, starvation, interval, limits) if interval is not None and is_lost else None
     at_starts = _lost_at_epoch_starts(case, starvation) if share < limits.fire_share else 0.0
@@ -178,8 +178,9 @@ def _early(rank: RankWindow, starvation: Starvation, interval: Share, limits: Th
     """What a few steps show beyond doubt; what causes it takes more of them."""
     name, what = _figure(starvation)
     reach = f"{what} {percent(interval.low)} to {percent(interval.high)} of the time"
-    made, unit = (rank.steps, "batches") if is_sampled(rank) else (sum(rank.columns.settled) or rank.steps, "steps")
-    said = f"{made} {unit} so far: {reach}"
+    counted = rank.steps if is_sampled(rank) or few_settled(rank) else sum(rank.columns.settled)
+    unit = "batches" if is_sampled(rank) else "steps"
+    said = f"{counted} {unit} so far: {reach}"
     file, line = place_of(rank.train_loader)
     return Draft(
         summary=_summary(rank, starvation, loading_line(rank)),
