@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
@@ -224,6 +225,34 @@ def test_ranks_that_load_in_turn_all_wait_for_the_last_one() -> None:
     ]
     case = run_case(scene(run(*members), gpus=[gpu(index=index, utilization=95) for index in range(4)]))
     assert cost_of(case).compute_seconds == pytest.approx(0.04, rel=0.01)
+
+
+def test_the_slowest_of_many_ranks_stays_when_nobody_waits_for_a_batch() -> None:
+    """Eight ranks compute for 0.1 s, give or take 0.01 s, and one of them waits for 0.05 s before that."""
+    chance = random.Random(3)
+    computing = [[max(0.0, chance.gauss(0.1, 0.01)) for _ in range(8)] for _ in range(400)]
+    late = [chance.randrange(8) for _ in computing]
+    periods = [
+        max(each + 0.05 * (place == waits) for place, each in enumerate(step))
+        for step, waits in zip(computing, late, strict=True)
+    ]
+    members = [
+        rank(
+            step=periods,
+            wait=0.05,
+            gap=[0.05 if waits == number else 0.0 for waits in late],
+            steps=400,
+            loader=loader(num_workers=0),
+            wait_cpu_share=0.02,
+            pid=4711 + number,
+            gpus=(number,),
+        )
+        for number in range(8)
+    ]
+    gain = cost_of(run_case(scene(run(*members), gpus=[gpu(index, utilization=95) for index in range(8)]))).gain(8)
+    real = sum(periods) / sum(map(max, computing))
+    assert 1.2 < real < 1.4
+    assert gain.low <= real <= gain.high
 
 
 def test_batches_that_leave_open_what_more_workers_bring_promise_nothing() -> None:
