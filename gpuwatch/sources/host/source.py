@@ -228,7 +228,7 @@ class Workers:
         status = read_once(f"{self._proc_root}/{pid}/status") or b""
         switches = keyed_int(status, b"nonvoluntary_ctxt_switches:")
         worker.switch_rate = rate(switches, worker.switches, (now_ns - worker.switches_ns) / 1e9)
-        delay_ns = run_delay_ns(self._proc_root, pid)
+        _, delay_ns = run_times_ns(self._proc_root, pid)
         worker.delay_share = rate(delay_ns, worker.delay_ns, now_ns - worker.switches_ns)
         worker.delay_ns, worker.switches, worker.switches_ns = delay_ns, switches, now_ns
         worker.affinity_cores = self._affinity_cores(pid)
@@ -256,11 +256,11 @@ class Workers:
         )
 
 
-def run_delay_ns(proc_root: Path | str, pid: int) -> int | None:
-    """How long the main thread could run and did not, since it started; None where the kernel keeps no such account."""
+def run_times_ns(proc_root: Path | str, pid: int) -> tuple[int | None, int | None]:
+    """(time on a core, time runnable without one) of the main thread; None where the kernel keeps no such account."""
     words = (read_once(f"{proc_root}/{pid}/schedstat", 128) or b"").split()
     has_account = len(words) == 3 and to_int(words[2])  # all zeros where it was built or booted without it
-    return to_int(words[1]) if has_account else None
+    return (to_int(words[0]), to_int(words[1])) if has_account else (None, None)
 
 
 _SLOW_LANE_NS = 5_000_000_000  # limits, command line, all threads' children: what rarely changes
@@ -410,12 +410,8 @@ class Run:
 
     def _main_thread(self) -> tuple[int | None, int | None]:
         """(time on a core, time runnable without one) of the main thread, in nanoseconds."""
-        raw = read_once(f"{self._access.proc_root}/{self.pid}/schedstat", 128)
-        try:
-            run_ns, delay_ns, slices = (int(word) for word in (raw or b"").split())
-        except ValueError:
-            run_ns = delay_ns = slices = 0
-        if slices:  # all zeros where the kernel was built or booted without this account
+        run_ns, delay_ns = run_times_ns(self._access.proc_root, self.pid)
+        if run_ns is not None:
             return run_ns, delay_ns
         stat = read_stat(f"{self._access.proc_root}/{self.pid}/task", self.pid)
         if stat is None:
