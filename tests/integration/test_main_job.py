@@ -73,17 +73,17 @@ for step, (images, labels) in enumerate(train_loader, 1):
 
 @contextmanager
 def training(
-    folder: Path, script: Path, *arguments: str, steps: int = SETTLED_STEPS, forked: bool = False
+    folder: Path, script: Path, *arguments: str, steps: int = SETTLED_STEPS, forked: type[ForkedPython] | None = None
 ) -> Iterator[int]:
     """The script under `gpuwatch run`, once it has done its first steps; gives its pid.
 
-    With `forked`, it comes from a Python that has imported torch already, and without the launcher.
+    With `forked`, it comes from a Python that has made its imports already, and without the launcher.
     """
     environment = lonely_environment(folder)
     if forked:
         environment["PYTHONPATH"] = os.pathsep.join([str(SITE), environment["PYTHONPATH"]])
     launcher = [] if forked else [sys.executable, "-m", "gpuwatch", "run"]
-    process = (ForkedPython if forked else subprocess.Popen)(
+    process = (forked or subprocess.Popen)(
         [*launcher, sys.executable, str(script), *arguments],
         env=environment,
         cwd=folder,
@@ -183,7 +183,7 @@ def test_slow_validation_is_not_blamed_on_the_training_loader(tmp_path: Path) ->
         scripts.append(folder / "train.py")
         scripts[-1].write_text(EVALUATING.replace("{held}", held_out))
     with ExitStack() as trainings, ThreadPoolExecutor() as pool:
-        pids = [trainings.enter_context(training(each.parent, each, steps=60, forked=True)) for each in scripts]
+        pids = [trainings.enter_context(training(each.parent, each, steps=60, forked=ForkedPython)) for each in scripts]
         documents = list(pool.map(lambda script, pid: report(script.parent, pid, seconds=20), scripts, pids))
     for script, document in zip(scripts, documents, strict=True):
         (run,) = document["runs"]

@@ -132,16 +132,27 @@ SCRIPTS = {
 """The library that each needs -> its name and source."""
 
 
-def patched(folder: Path, name: str, source: str) -> str:
+class WithTransformers(ForkedPython):
+    modules = (*ForkedPython.modules, "transformers.trainer", "transformers.training_args")
+
+
+class WithLightning(ForkedPython):
+    modules = (*ForkedPython.modules, "lightning")
+
+
+FORKED = {"torch": ForkedPython, "transformers": WithTransformers, "lightning": WithLightning}
+
+
+def patched(folder: Path, forked: type[ForkedPython], name: str, source: str) -> str:
     """The script after the patch of the report about its training, with which it still runs."""
     script, patch = folder / name, folder / "fix.patch"
     script.write_text(source)
-    with training(folder, script, "100000", forked=True) as pid:
+    with training(folder, script, "100000", forked=forked) as pid:
         done = gpuwatch(folder, "report", "--attach", str(pid), "--duration", "20", "--patch", "-o", str(patch))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert patch.read_text().startswith(f"--- a/{script.name}\n"), done.stderr
     subprocess.run(["git", "apply", str(patch)], cwd=folder, check=True)
-    still_runs(folder, script)
+    still_runs(folder, forked, script)
     return script.read_text()
 
 
@@ -152,15 +163,15 @@ def patched_at_once(folder: Path, scripts: Mapping[str, tuple[str, str]]) -> dic
     for library, (name, source) in scripts.items():
         if importlib.util.find_spec(library) is not None:
             (folder / library).mkdir()
-            made[library] = pool.submit(patched, folder / library, name, source)
+            made[library] = pool.submit(patched, folder / library, FORKED[library], name, source)
     pool.shutdown()
     return made
 
 
-def still_runs(tmp_path: Path, script: Path) -> None:
+def still_runs(tmp_path: Path, forked: type[ForkedPython], script: Path) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, str(script), "6"]
-    with ForkedPython(command, cwd=tmp_path, env=lonely_environment(tmp_path), text=True, **pipes) as process:
+    with forked(command, cwd=tmp_path, env=lonely_environment(tmp_path), text=True, **pipes) as process:
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors
 
@@ -216,7 +227,7 @@ def test_what_is_not_in_the_patch_is_reported_on_stderr(tmp_path: Path) -> None:
         script = folder / file
         script.write_text(source)
         # Of none more are advised on any machine; of one, where its cores are not busy.
-        with training(folder, script, "100000", "--workers", "0", forked=True) as pid:
+        with training(folder, script, "100000", "--workers", "0", forked=ForkedPython) as pid:
             if name == "changed":
                 script.write_text(source + "\n")
                 later = time.time() + 60
