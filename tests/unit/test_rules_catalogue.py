@@ -123,10 +123,10 @@ CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
     "ddp-misconfig": ("E1", {HINT}, {}),
     "collective-hang": (
         "E1",
-        {CRITICAL},
+        {CRITICAL, WARNING, INFO},
         {"silence_seconds": 60, "busy_percent": 95, "power_share": 0.45, "usual_power_share": 0.60},
     ),
-    "step-stalled": ("E1", {CRITICAL, WARNING}, {"silence_seconds": 60, "idle_percent": 5}),
+    "step-stalled": ("E1", {CRITICAL, WARNING, INFO}, {"silence_seconds": 60, "idle_percent": 5}),
     "idle-gpu-allocated": ("E0", {INFO}, {"used_percent": 5}),
     "shared-gpu": ("E0", {INFO}, {"sm_percent": 5, "memory_share": 0.05}),
     "metrics-limited": ("E0", {INFO}, {}),
