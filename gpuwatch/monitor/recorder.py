@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.clock import Clock, SystemClock
@@ -152,16 +152,6 @@ _STUCK_SECONDS = 3.0
 Write = Callable[["RecordingWriter"], object]
 
 
-class Written(NamedTuple):
-    """The state of the file, as far as is known without asking the disk."""
-
-    path: Path
-    bytes: int
-    problem: str | None
-    note: str | None
-    is_over: bool
-
-
 class WriterThread:
     """Writes a recording in a thread of its own, in order. All but `close` return at once, whatever the disk does.
 
@@ -205,7 +195,7 @@ class WriterThread:
             self._thread.start()
 
     @property
-    def written(self) -> Written:
+    def written(self) -> RecordingNow:
         """The state of the file, of about a second ago where a thread writes."""
         if self._thread is None and not self._ended.is_set():
             self._written = self._look()
@@ -285,12 +275,11 @@ class WriterThread:
         self._written = self._look()
         self._ended.set()
 
-    def _look(self) -> Written:
+    def _look(self) -> RecordingNow:
         writer = self._writer
         has_failed = self._failed is not None
-        return Written(
-            writer.path, writer.bytes_written, self._failed or writer.problem, writer.note, writer.is_lost or has_failed
-        )
+        problem, is_over = self._failed or writer.problem, writer.is_lost or has_failed
+        return RecordingNow(writer.path, 0.0, writer.bytes_written, problem, writer.note, is_over)
 
 
 _CLOSE_SECONDS = 5.0
@@ -392,11 +381,12 @@ class Recorder:
         thread = self._thread
         if thread is None:
             return None
-        path, size, problem, note, is_over = thread.written
+        written = thread.written
+        problem = written.problem
         if thread.is_stuck and problem is None:
             lost = f", and {self._lost} samples are lost so far" if self._lost else ""
-            problem = f"the disk of {path.absolute().parent} does not answer: new samples wait in memory{lost}"
-        return RecordingNow(path, max(0.0, (now_ns - self._started_ns) / 1e9), size, problem, note, is_over)
+            problem = f"the disk of {written.path.absolute().parent} does not answer: new samples wait in memory{lost}"
+        return replace(written, seconds=max(0.0, (now_ns - self._started_ns) / 1e9), problem=problem)
 
     def end(self) -> RecordingNow | None:
         """Ends the file properly, and says what it has become. Idempotent; from any thread.

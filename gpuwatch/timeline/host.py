@@ -202,22 +202,6 @@ def _values(workers: Iterable[WorkerSample], name: str) -> list[Any]:
     return [value for worker in workers if (value := getattr(worker, name)) is not None]
 
 
-def with_batches(workers: WorkerTotals | None, fetched: FetchTotals | None) -> WorkerTotals | None:
-    """The workers as /proc shows them, and what they say of their batches themselves."""
-    if fetched is None:
-        return workers
-    return replace(
-        workers or WorkerTotals(count=fetched.workers),
-        busy_share=fetched.busy_share,
-        batch_seconds=fetched.batch_seconds,
-        batch_cpu_seconds=fetched.batch_cpu_seconds,
-        batch_seconds_sigma=fetched.batch_seconds_sigma,
-        by_worker=fetched.by_worker,
-        newest_batch_seconds=fetched.newest_batch_seconds,
-        earlier_batch_seconds=fetched.earlier_batch_seconds,
-    )
-
-
 class GrowthLog:
     """One point whenever a worker's memory was read again; it begins again with other workers.
 
@@ -261,20 +245,6 @@ class GrowthLog:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FetchTotals:
-    """What the workers did in a window."""
-
-    workers: int
-    busy_share: float | None
-    batch_seconds: float | None
-    batch_cpu_seconds: float | None
-    batch_seconds_sigma: float | None = None
-    by_worker: tuple[WorkerPace, ...] = ()
-    newest_batch_seconds: Sequence[float] = ()  # of each batch, in the order they were done
-    earlier_batch_seconds: Sequence[float] = ()  # of the same loaders, before the window
-
-
 class WorkerFetches:
     """One row per batch, at the time it was done."""
 
@@ -301,12 +271,18 @@ class WorkerFetches:
         """The workers that made their last batch for one of these loaders."""
         return {pid for pid, loader in self._loader_of.items() if loader in loaders} if loaders else set()
 
-    def totals(
-        self, start_ns: int, now_ns: int, phases: Sequence[Span] = (), without: Set[int] = frozenset()
-    ) -> FetchTotals | None:
-        """The figures over (start, now]; None without a batch.
+    def added_to(
+        self,
+        workers: WorkerTotals | None,
+        start_ns: int,
+        now_ns: int,
+        phases: Sequence[Span] = (),
+        without: Set[int] = frozenset(),
+    ) -> WorkerTotals | None:
+        """What the workers say of their batches over (start, now], added to what /proc shows; that without a batch.
 
         Args:
+            workers: as /proc shows them, where it does.
             start_ns: from here on.
             now_ns: up to here.
             phases: when it did not train: workers that fill their queue idle then, whatever their pace.
@@ -315,11 +291,11 @@ class WorkerFetches:
         rows = slice(self.rows.since(start_ns), self.rows.until(now_ns))
         pids, starts, seconds, cpu_seconds = self._newest(rows, without)
         if not pids:
-            return None
+            return workers
         cycles = _cycles(pids, starts, seconds, phases)
         cycles_ns = sum(each.cycles_ns for each in cycles)
-        return FetchTotals(
-            workers=len(set(pids)),
+        return replace(
+            workers or WorkerTotals(count=len(set(pids))),
             busy_share=min(1.0, sum(each.busy_ns for each in cycles) / cycles_ns) if cycles_ns > 0 else None,
             by_worker=tuple(each.pace() for each in cycles if each.cycles_ns > 0),
             batch_seconds=mean(seconds),

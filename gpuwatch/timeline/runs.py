@@ -23,7 +23,7 @@ from gpuwatch.timeline.figures import (
 )
 from gpuwatch.timeline.gpu import RAW_NS as GPU_RAW_NS
 from gpuwatch.timeline.gpu import GpuHistory
-from gpuwatch.timeline.host import ProcessHistory, with_batches
+from gpuwatch.timeline.host import ProcessHistory
 from gpuwatch.timeline.phases import LOST_TIME, OUTSIDE, PAUSES, STOPPED, recompiles
 from gpuwatch.timeline.stacks import NOT_TRAINING
 from gpuwatch.timeline.times import Span, covered_ns, united
@@ -450,8 +450,8 @@ def _workers(
     """What the workers' processes show, and their own records say of the batches since the first of these steps."""
     began_ns = _began_ns(history, rows, bounds.start_ns)
     phases = history.phases.stretches(LOST_TIME, began_ns, bounds.end_ns)
-    fetched = history.fetches.totals(began_ns, bounds.end_ns, phases, without=history.other_loaders())
-    return with_batches(process.workers(bounds.start_ns, bounds.end_ns) if process else None, fetched)
+    workers = process.workers(bounds.start_ns, bounds.end_ns) if process else None
+    return history.fetches.added_to(workers, began_ns, bounds.end_ns, phases, without=history.other_loaders())
 
 
 def _lasting_sums(history: TrainerHistory, end_ns: int) -> StepSums:
