@@ -887,6 +887,14 @@ class TestEpochStart:
         assert drafted("epoch-start-stall", moment, frozenset()).severity is Severity.WARNING
         assert check("data-starvation", run_case(moment)) is None
 
+    def test_epochs_that_are_joined_come_no_faster_than_workers_and_cores_make_batches(self) -> None:
+        slow = replace(self.SLOW, share=0.58)
+        busy = workers(4, batch_seconds=0.4, busy_share=0.45)
+        trained = rank(step=0.2, epochs=slow, workers=busy, loader=loader(num_workers=4))
+        moment = scene(run(trained), host=host(cpu_percent=62))
+        gain = drafted("epoch-start-stall", moment).gain
+        assert gain is not None and (gain.low, gain.high) == pytest.approx((1 / 0.62, 1 / 0.45), abs=0.001)
+
     def test_workers_that_persist_leave_sampler_or_dataset(self) -> None:
         fix = drafted("epoch-start-stall", scene(run(rank(epochs=self.SLOW)))).fix
         assert fix is not None and fix.edit is None and "sampler or the dataset" in fix.text

@@ -26,7 +26,8 @@ Gain:
     At most 1 / (1 - E), where E counts only time in which the GPU idles: in these pauses by event pairs, from outside
     over the whole window. Persistent workers still have to make the first batch of an epoch: at worst, the time that
     one of them takes for it remains, and longer where the cores are full, for all of them begin together. Persistent
-    workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2 cores).
+    workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2 cores). No more than busy workers deliver,
+    and surely no more than the cores have left.
 Verify:
     From the end of an epoch to the first batch of the next the wait is less than three times the usual.
 Source:
