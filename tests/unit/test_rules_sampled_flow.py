@@ -10,6 +10,8 @@ import pytest
 from scene_builder import SCRIPT, check, findings, fired, gpu, phase, process, rank, run, run_case, scene
 from stack_windows import current_line, from_outside, line, sampled, watched
 
+from gpuwatch.diagnosis.advice.cost import step_cost
+from gpuwatch.diagnosis.advice.starvation import starvation_of
 from gpuwatch.diagnosis.finding import Draft, Finding, Level, Severity
 from gpuwatch.diagnosis.rule import MachineCase, gpu_case_of, run_case_of
 from gpuwatch.diagnosis.rules import all_rules
@@ -59,6 +61,19 @@ class TestSync:
         draft = check("sync-per-step", case)
         assert draft is not None and draft.gain is not None
         assert draft.gain.high == pytest.approx(1 / (1 - 0.1 - 0.1), abs=0.01)
+
+    def test_waits_behind_a_busy_gpu_hold_no_other_rank_up(self) -> None:
+        members = []
+        for number in range(2):
+            waits = tuple((1.0, 0.9 if second % 2 == number else 0.7) for second in range(60))
+            own = sampled(watched({"wait": 0.8}, seconds=60.0, waits=waits), loader=from_outside(num_workers=1))
+            facts = replace(own.facts, pid=own.facts.pid + number, trainer=f"{own.facts.pid + number}.1")
+            members.append(replace(own, facts=facts))
+        case = run_case(scene(run(*members), gpus=[gpu(utilization=93)]))
+        starvation = starvation_of(case)
+        cost = step_cost(case, starvation) if starvation is not None else None
+        assert cost is not None
+        assert cost.compute_seconds / cost.period_seconds == pytest.approx(0.93, abs=0.01)
 
     def test_the_line_and_what_can_be_won_back_at_most(self) -> None:
         finding = of(findings(on_gpu(self.asking(), 85)), "sync-per-step")

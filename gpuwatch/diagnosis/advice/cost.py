@@ -52,6 +52,8 @@ LONGEST_RAMP = 0.03
 LONG_STEP_SECONDS = 0.5
 """A second holds two of such steps at most: the rank that waited longest in it is the one that held it up."""
 LEAST_COMPUTING = 0.02
+UNFELT_WAIT = 0.05
+"""Of the time: a rank that waits that much longer than its GPU idles has work queued meanwhile."""
 UNSEEN_RAMP_SECONDS = 0.002
 """Of a step at most, where the GPU's use is not known."""
 FEW_ROUNDS = 10
@@ -369,7 +371,9 @@ def blocks_of(run: RunWindow, starvation: Starvation, workers: int) -> tuple[tup
 def spun_share(run: RunWindow, starvation: Starvation) -> float:
     """The share of the time in which the critical rank's GPU spins because another rank waits for its batch."""
     if starvation.wait is not None:
-        return _waited_for_others(run)
+        # Waits that a GPU spends at queued work hold nobody up: 2 ranks waited 86 % and idled 7 %, and 1.08x was there.
+        is_felt = not starvation.on_gpu or starvation.wait.value <= starvation.idle_share + UNFELT_WAIT
+        return _waited_for_others(run) if is_felt else 0.0
     columns, exact_gpu = run.critical.columns, starvation.on_gpu and starvation.level is Level.E3
     own = columns.gap_seconds if exact_gpu else columns.wait_seconds
     rows = settled(run.critical, columns.period_seconds, own, _lost_to_any(run, exact_gpu=exact_gpu))
@@ -463,7 +467,7 @@ def _sampled_blocks(
     wall = period / train_share(stacks)
     found = []
     lost = _sampled_wait(rank, starvation, wait)
-    others = _waited_for_others(run)
+    others = spun_share(run, starvation)
     certain = others if period >= LONG_STEP_SECONDS else 0.0
     for waited, spun, worked, reach in (
         (lost.low, certain, busy.high, starvation.busy_reach),
