@@ -131,7 +131,7 @@ CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
     "shared-gpu": ("E0", {INFO}, {"sm_percent": 5, "memory_share": 0.05}),
     "metrics-limited": ("E0", {INFO}, {}),
     "telemetry-gap": ("E0", {INFO}, {"late_polls": 2, "dropped_share": 0.01}),
-    "xid-error": ("E0", set(), {}),
+    "xid-error": ("E0", {"info", "warning", "critical"}, {}),
     "ecc-or-remap": (
         "E0",
         {CRITICAL, INFO},
@@ -142,7 +142,7 @@ CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
     ),
     "link-errors": ("E0", {WARNING, INFO}, {"crc_errors_per_second": 100, "repeats": 1}),
 }  # fmt: skip
-"""Evidence level, severities and thresholds by rule. `xid-error` takes its severity from the table of errors."""
+"""Evidence level, severities and thresholds by rule.."""
 
 SOFTER = {
     "h2d-bound": "a hint from 70 % of the link",

@@ -244,7 +244,7 @@ def _batch_cost(rank: RankWindow) -> tuple[float, float, int] | None:
 def _deviation_of_workers(rank: RankWindow) -> float:
     """By how much the mean of the workers' busy shares is off by chance: a slow item keeps one busy, and others wait.
 
-    0 where too few workers are told apart.
+    0 where too few workers are distinguished.
     """
     stacks = rank.stacks
     shares = [each.busy.value for each in stacks.by_worker if each.samples >= LEAST_SAMPLES] if stacks else []
