@@ -142,7 +142,7 @@ CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
     ),
     "link-errors": ("E0", {WARNING, INFO}, {"crc_errors_per_second": 100, "repeats": 1}),
 }  # fmt: skip
-"""Evidence level, severities and thresholds by rule.."""
+"""Evidence level, severities and thresholds by rule."""
 
 SOFTER = {
     "h2d-bound": "a hint from 70 % of the link",
