@@ -38,7 +38,7 @@ class Track:
     _other_streak: int = 0
 
     def judge(self, rule: Rule, draft: Draft | None, now_ns: int, window_seconds: float) -> None:
-        """Takes the rule's word of one evaluation."""
+        """Takes what the rule found in one evaluation."""
         self._judged_ns = now_ns
         witness = self._counted_ns is None or now_ns - self._counted_ns >= EVALUATION_NS // 2
         if draft is not None:
