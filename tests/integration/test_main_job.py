@@ -27,7 +27,7 @@ SLOW_DATASET = ROOT / "benchmarks" / "scripts" / "slow_dataset.py"
 SETTLED_STEPS = 30
 LOADING_RULES = {"data-starvation", "workers-zero", "workers-too-few", "slow-samples", "epoch-start-stall"}
 
-EVALUATING = """\
+TRAINING = """\
 import sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -47,7 +47,7 @@ class Images(Dataset):
 class Held(Images):
     pass
 
-train_loader = DataLoader(Images(1_000_000, 0.0), batch_size=8)
+train_loader = DataLoader(Images(1_000_000, {read_seconds}), batch_size=8)
 eval_loader = DataLoader({held}(32, 0.01), batch_size=8)
 net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 10))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
@@ -66,9 +66,18 @@ for step, (images, labels) in enumerate(train_loader, 1):
     loss.backward()
     optimizer.step()
     print(step, flush=True)
-    if step % 25 == 0:
+    if step % {evaluated_every} == 0:
         evaluate()
 """
+"""The wait, the step and the evaluation last what they sleep, so that a busy machine changes none of their shares."""
+
+
+def written(folder: Path, *, read_seconds: float, held_out: str, evaluated_every: int) -> Path:
+    """The script, with items of the training that take so long, and its evaluation with items of a class."""
+    script = folder / "train.py"
+    text = TRAINING.replace("{read_seconds}", str(read_seconds)).replace("{held}", held_out)
+    script.write_text(text.replace("{evaluated_every}", str(evaluated_every)))
+    return script
 
 
 @contextmanager
@@ -132,13 +141,12 @@ def findings(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_starved_training_is_given_the_line_to_change_and_the_patch_applies(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    shutil.copy(SLOW_DATASET, script)
-    with training(tmp_path, script, "--kind", "sleep", "--log", "/dev/stdout") as pid:
+    script = written(tmp_path, read_seconds=0.005, held_out="Images", evaluated_every=1_000_000)
+    with training(tmp_path, script) as pid:
         document = report(tmp_path, pid, seconds=12)
     found = findings(document)
     assert {"data-starvation", "workers-zero"} <= set(found)
-    built = line_of(script, "DataLoader(Images")
+    built = line_of(script, "train_loader =")
     (run,) = document["runs"]
     assert (run["pid"], run["visibility"]) == (pid, "exact")
     assert [(loader["file"], loader["line"], loader["num_workers"]) for loader in run["loaders"]] == [
@@ -154,13 +162,13 @@ def test_starved_training_is_given_the_line_to_change_and_the_patch_applies(tmp_
 
     fix = found["workers-zero"]["fix"]
     subprocess.run(["git", "apply", "-"], input=fix["diff"], cwd=tmp_path, text=True, check=True)
-    (changed,) = [
+    changed, _ = [
         node
         for node in ast.walk(ast.parse(script.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "DataLoader"
     ]
     keywords = {keyword.arg: ast.literal_eval(keyword.value) for keyword in changed.keywords if keyword.arg}
-    assert keywords == {"batch_size": 16, "num_workers": fix["value"], "persistent_workers": True}
+    assert keywords == {"batch_size": 8, "num_workers": fix["value"], "persistent_workers": True}
     assert changed.lineno == built
 
 
@@ -180,8 +188,7 @@ def test_slow_validation_is_not_blamed_on_the_training_loader(tmp_path: Path) ->
     for held_out in ("Held", "Images"):
         folder = tmp_path / held_out
         folder.mkdir()
-        scripts.append(folder / "train.py")
-        scripts[-1].write_text(EVALUATING.replace("{held}", held_out))
+        scripts.append(written(folder, read_seconds=0.0, held_out=held_out, evaluated_every=25))
     with ExitStack() as trainings, ThreadPoolExecutor() as pool:
         pids = [trainings.enter_context(training(each.parent, each, steps=60, forked=ForkedPython)) for each in scripts]
         documents = list(pool.map(lambda script, pid: report(script.parent, pid, seconds=20), scripts, pids))
