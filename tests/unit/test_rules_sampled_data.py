@@ -279,13 +279,27 @@ class TestLoopsOwnLoading:
             "The GPU idles about 12 %"
         )
 
-    def test_on_the_cpu_it_is_all_of_the_time_as_far_as_a_core_is_free(self) -> None:
+    def test_on_the_cpu_it_is_all_of_the_time_as_far_as_cores_are_idle(self) -> None:
         finding = of(findings(self.loop(device="cpu")), "data-starvation")
         assert finding.summary == (
             "Training waits about 20 % of the time while the loop makes its own batch: get_batch at train.py:88"
         )
         assert finding.fix is not None and "GPU" not in finding.fix.text
         assert "data-starvation" not in fired(self.loop(device="cpu", cpu_percent=99.0))
+
+    @pytest.mark.parametrize(
+        ("own_cores", "cpu_percent", "lost_percent"),
+        [(1.76, 88.0, 12), (1.16, 58.0, 20), (0.4, 94.0, 20)],
+        ids=["both cores nearly full", "less than a whole core free", "another program keeps the other core busy"],
+    )
+    def test_on_two_cores_it_costs_no_more_than_they_idle(
+        self, own_cores: float, cpu_percent: float, lost_percent: int
+    ) -> None:
+        moment = self.loop(device="cpu", cpu_percent=cpu_percent)
+        alone = replace(moment.runs[0].critical, process=process(cores=2, tree_cores=own_cores))
+        finding = of(findings(replace(moment, runs=(run(alone),), machine=machine(2))), "data-starvation")
+        assert finding.summary.startswith(f"Training waits about {lost_percent} % of the time")
+        assert finding.gain is not None and finding.gain.high == pytest.approx(1 / (1 - lost_percent / 100), abs=0.001)
 
     def test_what_the_function_calls_counts_and_is_named(self) -> None:
         lines = [line("other", 40 + place, 0.04, function="tokenize") for place in range(6)]

@@ -1,8 +1,8 @@
 """Loops that make their batches themselves, without any DataLoader: how much of the GPU's idle time that can explain.
 
 While the training thread prepares a batch it launches nothing, so the GPU idles once its queue is empty. The smaller
-of the two shares is the most that this can cost, as with a loader's wait. Where training computes on the CPU all of it
-is lost, if another core is free to do it meanwhile.
+of the two shares is the most that this can cost, as with a loader's wait. Where training computes on the CPU, doing
+both at the same time takes idle cores: it wins no more of the time than their share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest, loading_line
-from gpuwatch.diagnosis.advice.resources import allowed_cores, free_cores
+from gpuwatch.diagnosis.advice.resources import allowed_cores, free_cores, used_cores
 from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, train_samples, trains_on
 from gpuwatch.diagnosis.advice.starvation import Starvation, train_busy_percent
 from gpuwatch.diagnosis.advice.workers import MARGIN
@@ -30,8 +30,6 @@ MAKES_BATCHES = re.compile(
     re.IGNORECASE,
 )
 """Names of functions that make batches: `get_batch`, `load_data`, `batch_iterator`; not `train_batch`."""
-FREE_CORES = 1.0
-"""Needed to make batches while training computes on the CPU."""
 
 _Function = tuple[str, str]
 """Its file and its name."""
@@ -41,28 +39,31 @@ _Function = tuple[str, str]
 class OwnLoading:
     """The function that makes the batches: its share of the training time, its top line, and the idle time.
 
-    `busy_percent` is the GPU's utilization; None where the CPU computes.
+    `busy_percent` is the GPU's utilization, None where the CPU computes; `idle_share` that of the GPU's time, or of the
+    cores that the run uses or could use.
     """
 
     function: str
     made: Share
     line: HotLine
     busy_percent: float | None
+    idle_share: float
 
     @property
     def share(self) -> float:
         """The most that it can cost."""
-        return self.made.value if self.busy_percent is None else min(self.made.value, 1.0 - self.busy_percent / 100.0)
+        return min(self.made.value, self.idle_share)
 
 
 def own_loading(case: RunCase) -> OwnLoading | None:
-    """The figure, where the run has no loader, and a GPU whose idle time is known or cores that are free."""
+    """The figure, where the run has no loader and the idle time of its GPU or its cores is known."""
     rank, device = case.run.critical, trains_on(case)
     stacks = enough(rank)
     if stacks is None or rank.train_loader is not None or phase_samples(stacks, "wait"):
         return None
     busy = train_busy_percent(case) if device == "cuda" else None
-    if busy is None and (device != "cpu" or (free_cores(case) or 0.0) < FREE_CORES):
+    idle = 1.0 - busy / 100.0 if busy is not None else _idle_cores_share(case) if device == "cpu" else None
+    if idle is None:
         return None
     found = [_samples_in(stacks, function) for function in _functions(stacks)]
     if not found:
@@ -70,7 +71,16 @@ def own_loading(case: RunCase) -> OwnLoading | None:
     count, function, line = max(found, key=lambda each: each[0])
     if line is None:
         return None
-    return OwnLoading(function, share_of(count, train_samples(stacks)), line, busy)
+    return OwnLoading(function, share_of(count, train_samples(stacks)), line, busy, idle)
+
+
+def _idle_cores_share(case: RunCase) -> float | None:
+    """Of the cores that the run uses or could use; where its own use is not known, of all that are used."""
+    free, used, machine = free_cores(case), used_cores(case), case.machine
+    if free is None or machine is None:
+        return None
+    reach = free + (used if used is not None else machine.cpu_count - free)
+    return free / reach if reach > 0.0 else None
 
 
 def thread_fix(case: RunCase, starvation: Starvation) -> Fix | None:

@@ -268,6 +268,12 @@ def is_cpu_exhausted(
     return (host.cpu_percent or 0.0) >= cpu_percent or (host.pressure_cpu_percent or 0.0) >= pressure_percent
 
 
+def used_cores(case: RunCase) -> float | None:
+    """Cores that the processes of the run keep busy; None where none was read."""
+    own = [rank.process.tree_cores for rank in case.run.ranks if rank.process and rank.process.tree_cores is not None]
+    return sum(own) if own else None
+
+
 def free_cores(case: RunCase) -> float | None:
     """Cores of the run's share that nothing uses; None where that is not known."""
     host, machine = case.host, case.machine
@@ -276,5 +282,5 @@ def free_cores(case: RunCase) -> float | None:
         return None
     idle = (1.0 - host.cpu_percent / 100.0) * machine.cpu_count
     capacity = process.latest.cpu_capacity_cores if process else None
-    own = [rank.process.tree_cores for rank in case.run.ranks if rank.process and rank.process.tree_cores is not None]
-    return idle if capacity is None or not own else max(0.0, min(idle, capacity - sum(own)))
+    used = used_cores(case)
+    return idle if capacity is None or used is None else max(0.0, min(idle, capacity - used))

@@ -28,9 +28,9 @@ Clears:
 Not when:
     Warm-up and compilation; evaluation, checkpoints, logging and epoch starts, which have their own rules; a last,
     smaller batch; workers that are idle and hand over batches as fast as workers can; a wait that is hidden behind
-    GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader that computes on the CPU
-    while no core is free. A first batch that takes long while its workers still import, or while nothing moves at all:
-    that is step-stalled.
+    GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader that computes on the
+    CPU and has less than a tenth of its cores idle. A first batch that takes long while its workers still import,
+    or while nothing moves at all: that is step-stalled.
 Causes:
     One of the seventeen data rules, checked in the order of the decision tree: no workers; shared memory that is full;
     epochs shorter than their workers; one slow worker; the thread that pins; single slow items; memory too short for
