@@ -9,6 +9,7 @@ from gpuwatch.diagnosis.advice.lines import place, quoted
 from gpuwatch.diagnosis.advice.sampled import is_sampled
 from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
+from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import listed, seconds
 from gpuwatch.samples import CurrentLine
 from gpuwatch.timeline.trainer import FRESH_NS
@@ -17,6 +18,8 @@ from gpuwatch.timeline.windows import RankWindow
 LEAST_SILENCE_SECONDS = 60.0
 STEPS_OF_SILENCE = 10.0
 STEPS_BEFORE_JUDGING = 10
+MOST_NAMED = 8
+"""Ranks that one sentence names."""
 PHASE_SECONDS = 300.0
 """An evaluation, a save or a compilation in which nothing has moved for so long is no longer one."""
 UNSEEN_SECONDS = 900.0
@@ -28,6 +31,17 @@ IN_THE_LOOP = frozenset({"wait", "forward", "backward", "optimizer", "sync", "co
 
 _WAITING_CALL = re.compile(r"\b(sleep|input|breakpoint|set_trace|wait_for_client)\(")
 _DEBUGGERS = frozenset({"bdb.py", "pdb.py", "cmd.py", "pydevd.py"})
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceThresholds:
+    """What every rule of a silent run lets its user set."""
+
+    silence_seconds: float = threshold(
+        LEAST_SILENCE_SECONDS,
+        "without a step of any rank, and as long as ten slow steps: reported after that",
+        least=5.0,
+    )
 
 
 def silent_seconds(case: RunCase, least_seconds: float = LEAST_SILENCE_SECONDS) -> float | None:

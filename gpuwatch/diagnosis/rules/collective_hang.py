@@ -38,7 +38,8 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from gpuwatch.diagnosis.advice.progress import (
-    LEAST_SILENCE_SECONDS,
+    MOST_NAMED,
+    SilenceThresholds,
     Stand,
     apart,
     apart_words,
@@ -60,18 +61,12 @@ IDLE_PERCENT = 5.0
 LOADING_CORES = 0.8
 """Of the workers of the rank whose GPU idles: they make the batch that all wait for."""
 COMPUTING_TIMES = 1.3
-MOST_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(SilenceThresholds):
     """What decides, as far as it may be set."""
 
-    silence_seconds: float = threshold(
-        LEAST_SILENCE_SECONDS,
-        "without a step of any rank, and as long as ten slow steps: reported after that",
-        least=5.0,
-    )
     busy_percent: float = threshold(95.0, "utilization of all GPUs but one at least")
     power_share: float = threshold(0.45, "of its power limit that a GPU draws at most")
     usual_power_share: float = threshold(0.60, "or of what it usually draws")

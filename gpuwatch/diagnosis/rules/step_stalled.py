@@ -38,7 +38,8 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.advice.fixes import place_of
 from gpuwatch.diagnosis.advice.lines import MAKING, HotLine, hottest_of_workers, place
 from gpuwatch.diagnosis.advice.progress import (
-    LEAST_SILENCE_SECONDS,
+    MOST_NAMED,
+    SilenceThresholds,
     Stand,
     current_line_measures,
     is_unseen_long,
@@ -54,19 +55,13 @@ from gpuwatch.numbers import seconds
 from gpuwatch.timeline.windows import RankWindow
 
 LOADER_TIMEOUT_SECONDS = 120
-MOST_NAMED = 8
 WORKERS_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(SilenceThresholds):
     """What decides, as far as it may be set."""
 
-    silence_seconds: float = threshold(
-        LEAST_SILENCE_SECONDS,
-        "without a step of any rank, and as long as ten slow steps: reported after that",
-        least=5.0,
-    )
     idle_percent: float = threshold(5.0, "utilization of an idle GPU")
     idle_cores: float = threshold(0.1, "that an idle process tree uses")
     idle_bytes_per_second: float = threshold(100_000.0, "that an idle process tree reads or writes")
