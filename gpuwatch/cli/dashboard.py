@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gpuwatch.cli.output import say
-from gpuwatch.dashboard.launch import first_frame, run_dashboard
+from gpuwatch.dashboard.launch import first_frame, run_dashboard, use_one_heap
 from gpuwatch.dashboard.terminal import is_splash_shown, terminal_problem
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ def dashboard(arguments: argparse.Namespace) -> int:
         if is_shown and arguments.attach is None:  # else these would be the numbers of other GPUs as well
             from gpuwatch.dashboard.first_numbers import FirstNumbers
 
-            numbers = stack.enter_context(FirstNumbers(arguments.interval)).take
+            first = FirstNumbers(arguments.interval)
+            use_one_heap()  # before the first thread, and while the child comes up
+            numbers = stack.enter_context(first).take
         from gpuwatch.cli.session import open_session
 
         return show(stack.enter_context(open_session(arguments, nvml=numbers)))

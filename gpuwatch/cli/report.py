@@ -234,7 +234,7 @@ def _rendered(document: Report, arguments: argparse.Namespace) -> str:
         case "json":
             return json_text(as_json(document), indent=None if arguments.series else 2) + "\n"
         case "md":
-            from gpuwatch.report.markdown import render_markdown
+            from gpuwatch.report.text import render_markdown
 
             return render_markdown(document)
         case "html":
@@ -252,6 +252,6 @@ def _rendered(document: Report, arguments: argparse.Namespace) -> str:
 
 
 def _step_summaries(document: Report) -> tuple[str, str]:
-    from gpuwatch.report.markdown import render_step_summary, short_step_summary
+    from gpuwatch.report.text import render_step_summary, short_step_summary
 
     return render_step_summary(document), short_step_summary(document)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 import time
@@ -22,8 +23,7 @@ from textual.theme import Theme
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.actions import bindings, palette_rows
 from gpuwatch.dashboard.driver import CalmDriver
-from gpuwatch.dashboard.heap import return_free_memory
-from gpuwatch.dashboard.history import History, Timeline
+from gpuwatch.dashboard.panels.charts import History, Timeline
 from gpuwatch.dashboard.screens.base import ViewScreen, in_background
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import DEFAULT_THEME, Glyphs, Look, glyphs_for_terminal, look, textual_themes
@@ -163,7 +163,7 @@ class DashboardApp(App[int]):
             self.receive(now)
         self._event_loop.call_later(SILENCE_CHECK_SECONDS, self._watch_silence)
         self.set_timer(FREEZE_AFTER_SECONDS, _freeze_garbage)
-        self.set_interval(RETURN_MEMORY_SECONDS, return_free_memory)
+        self.set_interval(RETURN_MEMORY_SECONDS, _return_free_memory)
 
     def receive(self, snapshot: Snapshot) -> None:
         """Takes a snapshot, on the monitor's thread: leaves it and one message, however many come before it is read."""
@@ -375,4 +375,10 @@ def _freeze_garbage() -> None:
     """What start-up allocated stays: without this the collector walks all of Textual's classes again and again."""
     gc.collect()
     gc.freeze()
-    return_free_memory()  # 0.7 MB that start-up alone needed
+    _return_free_memory()  # 0.7 MB that start-up alone needed
+
+
+def _return_free_memory() -> None:
+    """Gives free pages of the C library's heap back to the system; only glibc has the call."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 
-from gpuwatch.dashboard.heap import use_one_heap
 from gpuwatch.dashboard.terminal import show_on_splash
 from gpuwatch.monitor.clock import Waker
 from gpuwatch.samples import GpuFacts, GpuSample, Sample
@@ -23,7 +22,8 @@ _FIRST_LINE = 4
 class FirstNumbers:
     """Starts the source of the GPUs, and shows what it says until the monitor takes it over.
 
-    A thread reads it, for the main thread imports the monitor meanwhile. Leaving it closes a source that was not taken.
+    Making one starts the child. Entering it starts a thread that reads the source, as the main thread imports the
+    monitor meanwhile; leaving it closes a source that was not taken.
 
     Args:
         interval_seconds: between two polls of a GPU.
@@ -36,11 +36,10 @@ class FirstNumbers:
         self._waker = Waker()
         self._is_taken = threading.Event()
         self._read()
-        use_one_heap()  # before the first thread, and while the child comes up
         self._thread = threading.Thread(target=self._watch, name="gpuwatch-first-numbers", daemon=True)
-        self._thread.start()
 
     def __enter__(self) -> FirstNumbers:
+        self._thread.start()
         return self
 
     def __exit__(

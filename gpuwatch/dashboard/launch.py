@@ -13,7 +13,6 @@ from importlib import import_module
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gpuwatch.dashboard.heap import use_one_heap
 from gpuwatch.dashboard.terminal import (
     ENDING_SIGNALS,
     UNFIT_EXIT_CODE,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 GONE_EXIT_CODE = 128 + signal.SIGHUP
 """Of a terminal that is gone, also where no signal said so."""
+_M_ARENA_MAX = -8  # of malloc.h
 STOP_SECONDS = 0.7
 """What the sources get to end before the process leaves without them: quitting takes less than a second."""
 
@@ -143,6 +143,18 @@ class _AskedToLeave:
         splash_taken_over()
         result = app.run()
         return result if result is not None else app.return_code or 0
+
+
+def use_one_heap() -> None:
+    """Has all threads allocate from one heap of the C library, before there are any; only glibc has the call.
+
+    By default each thread has its own, and what a minute's recording leaves free in one of them no other thread uses:
+    16 of 36 MB after 400 trainings.
+    """
+    import ctypes  # not before the first frame
+
+    with suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def _show_first_numbers(snapshot: Snapshot) -> None:

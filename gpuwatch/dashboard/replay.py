@@ -12,8 +12,8 @@ from textual.widgets import Input
 
 from gpuwatch.dashboard.actions import bindings
 from gpuwatch.dashboard.app import DashboardApp, MonitorLike
-from gpuwatch.dashboard.history import History
 from gpuwatch.dashboard.lines import Line, LineWriter
+from gpuwatch.dashboard.panels.charts import History
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View

@@ -25,11 +25,19 @@ from gpuwatch.diagnosis.finding import (
     TransferEdit,
     WorkerInitEdit,
 )
-from gpuwatch.edits.calls import call_changes, loop_changes, settings_changes, transfer_changes, worker_init_changes
 from gpuwatch.edits.editor import UNREADABLE, Diff, Patch, Request
 from gpuwatch.edits.intervals import interval_changes
+from gpuwatch.edits.kinds import (
+    autocast_changes,
+    call_changes,
+    loop_changes,
+    model_changes,
+    settings_changes,
+    setup_changes,
+    transfer_changes,
+    worker_init_changes,
+)
 from gpuwatch.edits.source import UnreadableSourceError
-from gpuwatch.edits.statements import autocast_changes, model_changes, setup_changes
 from gpuwatch.edits.workspace import CannotEditError, Change, Files, Origin, Workspace
 from gpuwatch.sources.limited_child import Parent, limit_cpu
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from gpuwatch.diagnosis.finding import IntervalEdit, SettingsEdit
-from gpuwatch.edits.calls import argument, keyword_changes, only_call
 from gpuwatch.edits.follow import SOURCES, Setting, followed, rarer
+from gpuwatch.edits.kinds import argument, keyword_changes, only_call
 from gpuwatch.edits.workspace import (
     AlreadySoError,
     CannotEditError,

@@ -12,8 +12,7 @@ from typing import Literal
 
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, is_sampled
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.diagnosis.gates import UNHOOKED_SECONDS, have_spoken
-from gpuwatch.diagnosis.track import EVALUATION_NS
+from gpuwatch.diagnosis.gates import EVALUATION_NS, UNHOOKED_SECONDS, have_spoken
 from gpuwatch.monitor.snapshot import STEPLESS, RunNow, RunState, Snapshot
 from gpuwatch.numbers import age, grouped
 from gpuwatch.samples import Candidate

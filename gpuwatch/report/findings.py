@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatch.diagnosis.coverage import why_silent
+from gpuwatch.diagnosis.engine import why_silent
 from gpuwatch.diagnosis.finding import (
     CallEdit,
     Edit,

@@ -8,8 +8,7 @@ from typing import Protocol
 
 from gpuwatch.samples import LoaderFacts, ModelFacts, RunFacts
 from gpuwatch.trial.changes import LOADER, Arm, Change, Place, TrialError, command_of
-from gpuwatch.trial.prediction import Prediction
-from gpuwatch.trial.results import ArmResult, Judgement, Metric, RunResult, Steady, judge
+from gpuwatch.trial.results import ArmResult, Judgement, Metric, Prediction, RunResult, Steady, judge
 
 OnProgress = Callable[[Steady | None], None]
 

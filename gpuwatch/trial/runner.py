@@ -32,8 +32,7 @@ from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.trainer import TrainerHistory
 from gpuwatch.trial import process_guard
 from gpuwatch.trial.changes import Arm, Place, TrialError, command_of, environment_of, for_scratch, overrides_of
-from gpuwatch.trial.prediction import Prediction, predict
-from gpuwatch.trial.results import Failure, RunResult, Steady, Thermal
+from gpuwatch.trial.results import Failure, Prediction, RunResult, Steady, Thermal, predict
 
 OnProgress = Callable[[Steady | None], None]
 _WINDOW_SECONDS = 60.0

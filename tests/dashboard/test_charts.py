@@ -8,9 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard.history import Grid, Trace
 from gpuwatch.dashboard.lines import plain
-from gpuwatch.dashboard.panels.charts import Evidence, area, axis_line, chart_cells, chart_lines, figures_of
+from gpuwatch.dashboard.panels.charts import (
+    Evidence,
+    Grid,
+    Trace,
+    area,
+    axis_line,
+    chart_cells,
+    chart_lines,
+    figures_of,
+)
 from gpuwatch.dashboard.themes import look
 from gpuwatch.dashboard.view import WINDOWS_SECONDS
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuwatch.dashboard.history import Trace
 from gpuwatch.dashboard.lines import plain
+from gpuwatch.dashboard.panels.charts import Trace
 from gpuwatch.dashboard.panels.hardware import gpu_header, gpu_row, host_row
 from gpuwatch.dashboard.panels.layout import columns
 from gpuwatch.dashboard.screens.processes import process_page

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.dashboard.history import Grid, History, held
+from gpuwatch.dashboard.panels.charts import Grid, History, held
 from gpuwatch.timeline.charts import Series
 from tests.dashboard.fake_monitor import SECOND_NS, FakeTimeline, Wave
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.dashboard.history import Grid, Trace
 from gpuwatch.dashboard.lines import Line, plain
+from gpuwatch.dashboard.panels.charts import Grid, Trace
 from gpuwatch.dashboard.panels.layout import columns
 from gpuwatch.dashboard.panels.run import Part, RunTraces, parts_of, run_panel, stacked_bar, step_scale
 from gpuwatch.dashboard.themes import look

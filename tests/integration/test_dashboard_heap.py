@@ -10,7 +10,7 @@ import pytest
 
 COUNT_HEAPS = """
 import ctypes, sys, threading
-from gpuwatch.dashboard.heap import use_one_heap
+from gpuwatch.dashboard.launch import use_one_heap
 
 libc = ctypes.CDLL(None)
 if sys.argv[2] == "one":

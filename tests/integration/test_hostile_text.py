@@ -24,16 +24,15 @@ from gpuwatch.cli import doctor
 from gpuwatch.cli.attach import table_lines
 from gpuwatch.cli.doctor import Check, State
 from gpuwatch.cli.output import OutputFile, say, write_stdout, write_styled
+from gpuwatch.cli.stacks import collapsed, speedscope, tree
 from gpuwatch.cli.watch import watch_line
 from gpuwatch.recording.schema import FindingRecord, RecordingMeta
 from gpuwatch.recording.writer import RecordingWriter
 from gpuwatch.report.build import build_report
 from gpuwatch.report.html import render_html
 from gpuwatch.report.junit import render_junit
-from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.model import as_json
-from gpuwatch.report.profiles import collapsed, speedscope, tree
-from gpuwatch.report.text import render_text
+from gpuwatch.report.text import render_markdown, render_text
 from gpuwatch.samples import GpuFacts, GpuLost, GpuSample, MachineFacts, PhaseSpan, RunFacts, StepEnd, XidEvent
 from gpuwatch.sources.stacks.capture import Lane, Profile
 from gpuwatch.text import json_text

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from gpuwatch.cli.explain import evidence_words, sections, threshold_rows
 from gpuwatch.diagnosis.finding import Severity
-from gpuwatch.diagnosis.page import evidence_words, sections, threshold_rows
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.text import markdown

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpuwatch.diagnosis.page import HEADINGS, sections, threshold_rows
+from gpuwatch.cli.explain import HEADINGS, sections, threshold_rows
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.diagnosis.rules import all_rules
 from tests.rule_pages.pages import FOLDER, INDEX, content, names

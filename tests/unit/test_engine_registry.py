@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_engine_hysteresis import a_rule
 
-from gpuwatch.diagnosis.page import HEADINGS, sections
+from gpuwatch.cli.explain import HEADINGS, sections
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.diagnosis.rules import all_rules, in_order, rule_by_id
 

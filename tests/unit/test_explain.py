@@ -6,9 +6,8 @@ from argparse import Namespace
 
 import pytest
 
-from gpuwatch.cli.explain import explain
+from gpuwatch.cli.explain import HEADINGS, explain
 from gpuwatch.cli.output import GpuwatchError
-from gpuwatch.diagnosis.page import HEADINGS
 from gpuwatch.diagnosis.rules import all_rules, rule_by_id
 
 

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
+from gpuwatch.cli.stacks import collapsed, speedscope, tree
 from gpuwatch.cli.watch import watch_line
-from gpuwatch.dashboard.history import Grid, History, Trace
 from gpuwatch.dashboard.lines import plain
-from gpuwatch.dashboard.panels.charts import values_per_cell
+from gpuwatch.dashboard.panels.charts import Grid, History, Trace, values_per_cell
 from gpuwatch.dashboard.panels.hardware import gpu_row, host_row
 from gpuwatch.dashboard.panels.layout import columns
 from gpuwatch.dashboard.panels.run import RunTraces, run_panel
@@ -38,11 +38,9 @@ from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.report.build import build_report
 from gpuwatch.report.html import HEIGHT, WIDTH, chart_plan, lanes, render_html
 from gpuwatch.report.junit import render_junit
-from gpuwatch.report.markdown import render_markdown, render_step_summary
 from gpuwatch.report.model import as_json
 from gpuwatch.report.observation import Observation, fine_curves, phase_stretches, short_history
-from gpuwatch.report.profiles import collapsed, speedscope, tree
-from gpuwatch.report.text import render_text
+from gpuwatch.report.text import render_markdown, render_step_summary, render_text
 from gpuwatch.samples import Sample
 from gpuwatch.sources.simulator.scenarios import SCENARIOS
 from gpuwatch.sources.simulator.source import SimulatorSource

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 from gpuwatch.hook import wire
-from gpuwatch.hook.link import Link
+from gpuwatch.hook.session import Link
 
 COMMAND = ["x" * 500] * 64
 LOADERS = [{"loader": number, "file": "y" * 900} for number in range(32)]

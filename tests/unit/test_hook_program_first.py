@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.hook import api, facts, folder, imports, link, model, pauses, quiet, ring, steps, wire
+from gpuwatch.hook import api, facts, folder, imports, model, pauses, quiet, ring, steps, wire
 from gpuwatch.hook import session as sessions
 from gpuwatch.hook import workers as worker_loops
 
@@ -140,7 +140,7 @@ def test_a_timeout_that_strikes_in_the_link_is_the_programs(alarm: Callable[[], 
             alarm()
 
     with ours, theirs:
-        sending = link.Link(Connection(), 1, 0, 0)  # type: ignore[arg-type]
+        sending = sessions.Link(Connection(), 1, 0, 0)  # type: ignore[arg-type]
         with pytest.raises(TimeoutError):
             sending.send_bye("exit")
         assert sending.alive

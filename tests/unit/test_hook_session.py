@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.hook import facts, pauses, ring, wire
-from gpuwatch.hook.link import Link
-from gpuwatch.hook.session import HISTORY, Session
+from gpuwatch.hook.session import HISTORY, Link, Session
 
 SECOND_NS = 1_000_000_000
 

@@ -10,8 +10,8 @@ import pytest
 from gpuwatch.diagnosis.finding import CallEdit, Edit, Fix, IntervalEdit, SetupEdit, TransferEdit
 from gpuwatch.edits.source import UnreadableSourceError
 from gpuwatch.report.findings import finding_section, fix_patch, trial_command
-from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.observation import Observation
+from gpuwatch.report.text import render_markdown
 from tests.unit import report_builder
 from tests.unit import scene_builder as build
 from tests.unit.report_builder import report, starvation

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.diagnosis.coverage import SEEN_IN_STACKS
+from gpuwatch.diagnosis.engine import SEEN_IN_STACKS
 from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.report.junit import render_junit

@@ -11,9 +11,8 @@ from gpuwatch.diagnosis.finding import Gain, PlanStep
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.numbers import faster
 from gpuwatch.report.junit import render_junit
-from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.model import Report
-from gpuwatch.report.text import render_text
+from gpuwatch.report.text import render_markdown, render_text
 from gpuwatch.report.words import rate, run_table, seconds, sparkline
 from tests.unit import scene_builder as build
 from tests.unit.report_builder import chart, json_report, report, starvation

@@ -9,9 +9,8 @@ import jsonschema
 import pytest
 
 from gpuwatch.report.build import build_report
-from gpuwatch.report.markdown import render_markdown
 from gpuwatch.report.model import Json, Report, as_json
-from gpuwatch.report.text import render_text
+from gpuwatch.report.text import render_markdown, render_text
 from gpuwatch.samples import Candidate
 from gpuwatch.timeline.windows import RankWindow
 from tests.unit import scene_builder as build

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpuwatch.cli.explain import sections
 from gpuwatch.diagnosis.finding import Severity
-from gpuwatch.diagnosis.page import sections
 from gpuwatch.diagnosis.rules import all_rules, rule_by_id
 from gpuwatch.diagnosis.thresholds import declared
 

@@ -27,7 +27,7 @@ from gpuwatch.diagnosis.finding import (
 from gpuwatch.diagnosis.rule import run_case_of
 from gpuwatch.timeline.windows import Scene
 from gpuwatch.trial.changes import Arm, arms_of
-from gpuwatch.trial.prediction import predict
+from gpuwatch.trial.results import predict
 
 GAIN = Gain(1.3, 1.6)
 

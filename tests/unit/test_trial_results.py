@@ -17,9 +17,8 @@ from gpuwatch.diagnosis.finding import Gain
 from gpuwatch.edits.source import UnreadableSourceError
 from gpuwatch.text import json_text
 from gpuwatch.trial.changes import Arm, arms_of
-from gpuwatch.trial.prediction import Prediction
 from gpuwatch.trial.render import document, patch_of, render_markdown, render_text, verdict_words
-from gpuwatch.trial.results import ArmResult, Failure, Judgement, TrialResult, drift, judge, scatter
+from gpuwatch.trial.results import ArmResult, Failure, Judgement, Prediction, TrialResult, drift, judge, scatter
 from tests.hostile_text import assert_inert, assert_json, assert_markdown, poisoned
 
 RUN_SIGMA = 0.01

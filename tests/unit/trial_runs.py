@@ -8,8 +8,7 @@ from typing import Any
 
 from gpuwatch.samples import LoaderFacts, ModelFacts, RunFacts
 from gpuwatch.trial.changes import LOADER, Arm, Place
-from gpuwatch.trial.prediction import Prediction
-from gpuwatch.trial.results import Failure, RunResult, Steady, Thermal
+from gpuwatch.trial.results import Failure, Prediction, RunResult, Steady, Thermal
 
 LOADER_FACTS = LoaderFacts(
     1, "/home/me/train.py", 12, "main", dataset="Images", num_workers=0, batch_size=16, pin_memory=False,

@@ -19,9 +19,8 @@ from textual.strip import Strip
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.actions import bindings
-from gpuwatch.dashboard.history import Trace
 from gpuwatch.dashboard.lines import Line, LineWriter, blanks, selected
-from gpuwatch.dashboard.panels.charts import area
+from gpuwatch.dashboard.panels.charts import Trace, area
 from gpuwatch.dashboard.panels.layout import Columns
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import OLD_STATUS_NS, View

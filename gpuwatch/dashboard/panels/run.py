@@ -8,9 +8,8 @@ from rich.segment import Segment
 from rich.style import Style
 
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard.history import Grid, Trace
 from gpuwatch.dashboard.lines import Line, LineWriter
-from gpuwatch.dashboard.panels.charts import area, band_fill, phase_runs, round_up
+from gpuwatch.dashboard.panels.charts import Grid, Trace, area, band_fill, phase_runs, round_up
 from gpuwatch.dashboard.panels.layout import RANK_FIELD, Columns
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View

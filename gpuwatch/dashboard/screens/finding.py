@@ -11,9 +11,8 @@ from textual.binding import BindingType
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.actions import bindings
-from gpuwatch.dashboard.history import Grid
 from gpuwatch.dashboard.lines import MARGIN, Line, LineWriter, Page
-from gpuwatch.dashboard.panels.charts import Evidence, chart_cells, evidence_lines, values_per_cell
+from gpuwatch.dashboard.panels.charts import Evidence, Grid, chart_cells, evidence_lines, values_per_cell
 from gpuwatch.dashboard.panels.hardware import power_limit
 from gpuwatch.dashboard.screens.base import PageScreen, in_background
 from gpuwatch.dashboard.themes import Look

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import fields
 
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard.history import Grid, Trace
 from gpuwatch.dashboard.lines import Line, Page
-from gpuwatch.dashboard.panels.charts import Evidence, chart_cells, evidence_lines, values_per_cell
+from gpuwatch.dashboard.panels.charts import Evidence, Grid, Trace, chart_cells, evidence_lines, values_per_cell
 from gpuwatch.dashboard.panels.hardware import power_limit, slowed_by
 from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.themes import Look

@@ -9,9 +9,8 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from gpuwatch.dashboard.actions import Key, State, bindings, bottom_line
-from gpuwatch.dashboard.history import Grid, Trace
 from gpuwatch.dashboard.lines import Line
-from gpuwatch.dashboard.panels.charts import values_per_cell
+from gpuwatch.dashboard.panels.charts import Grid, Trace, values_per_cell
 from gpuwatch.dashboard.panels.findings import FindingsList, OpenFinding
 from gpuwatch.dashboard.panels.hardware import GpuTable, OpenGpu, Traces, gpu_header, host_row
 from gpuwatch.dashboard.panels.layout import FRAMED_FROM, Arrangement, Columns, Needs, arrange, columns

@@ -9,11 +9,13 @@ from textual.binding import BindingType
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.actions import bindings
-from gpuwatch.dashboard.history import Grid, Trace, Values
 from gpuwatch.dashboard.lines import Line, LineWriter, rule
 from gpuwatch.dashboard.panels.charts import (
     LABEL,
     Evidence,
+    Grid,
+    Trace,
+    Values,
     axis_line,
     chart_cells,
     chart_lines,

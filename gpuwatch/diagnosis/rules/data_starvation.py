@@ -56,7 +56,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gpuwatch.diagnosis.advice.first_batches import AT_WORK_SHARE, WARNED_SECONDS, FirstBatches, first_batches
 from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import from_share
 from gpuwatch.diagnosis.advice.lines import HotLine, loading_line, loading_measures, watched, with_interval
@@ -65,8 +64,12 @@ from gpuwatch.diagnosis.advice.pauses import EPOCHS, epoch_edges, felt_by_gpu
 from gpuwatch.diagnosis.advice.rivals import rivals
 from gpuwatch.diagnosis.advice.sampled import is_sampled, rests_on, who_waits, worker_busy
 from gpuwatch.diagnosis.advice.starvation import (
+    AT_WORK_SHARE,
+    WARNED_SECONDS,
+    FirstBatches,
     Starvation,
     avoidable_share,
+    first_batches,
     fluctuates,
     idle_share,
     is_at_handover_floor,

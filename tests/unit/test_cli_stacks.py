@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from gpuwatch.report.profiles import collapsed, label_of, speedscope, tree
+from gpuwatch.cli.stacks import collapsed, label_of, speedscope, tree
 from gpuwatch.sources.stacks.capture import Lane, Profile
 
 MODULE = ("<module>", "/home/ada/train.py", 40)
