@@ -27,10 +27,6 @@ from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.timeline.figures import STEPS
 from gpuwatch.timeline.trainer import RAW_NS
 
-HEADINGS = (
-    "Means", "Evidence", "Window", "Fires", "Clears", "Not when", "Causes", "Fix", "Gain", "Verify", "Source"
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Section:

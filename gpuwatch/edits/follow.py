@@ -419,9 +419,7 @@ def _bound(bindings: list[ast.AST], name: str, trail: Trail) -> list[Change]:
     if isinstance(value, ast.Constant):
         trail.check_command_line(name)
         return trail.literal(value, name)
-    if isinstance(value, ast.Name | ast.Attribute | ast.Subscript) or trail.at_call is not None:
-        return follow(value, trail)
-    raise trail.refuse(name, f"is computed in line {value.lineno} of {trail.module.file}")
+    return _onward(value, name, trail)
 
 
 def _visible_scopes(node: ast.AST, module: Module) -> Iterator[ast.AST]:

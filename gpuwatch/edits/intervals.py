@@ -188,7 +188,7 @@ def _counter(statement: ast.stmt, module: Module, edit: IntervalEdit) -> _Counte
     if not loops:
         raise CannotEditError(f"line {edit.line} of {edit.file} is not in a loop of its function")
     loop = loops[0]
-    name = _counted_by_loop(loop) or _own_counter(loop, statement, module)
+    name = _counted_by_loop(loop) or _own_counter(loop)
     if name is None:
         raise CannotEditError(
             f"the loop in line {loop.lineno} of {module.file} has no counter: for step, batch in enumerate(...)"
@@ -211,7 +211,7 @@ def _counted_by_loop(loop: _Loop) -> str | None:
     return target.id
 
 
-def _own_counter(loop: _Loop, statement: ast.stmt, module: Module) -> str | None:
+def _own_counter(loop: _Loop) -> str | None:
     """The name that the loop's own body raises by one in every pass, and nothing else in the loop changes."""
     for each in loop.body:
         if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add) and isinstance(each.value, ast.Constant):

@@ -489,7 +489,7 @@ _Open = ast.If | ast.With | ast.AsyncWith | ast.Try
 def autocast_changes(edit: AutocastEdit, files: Files) -> list[Change]:
     """Wraps the statements that lead from the model's call to the loss."""
     module, backward = files.statement(edit.file, edit.line)
-    _check_not_there(module, backward)
+    _check_not_there(module)
     loss = _loss(backward, edit)
     block, index, needed = _block_with_loss(backward, loss, module, edit)
     first, last = _region(block[:index], needed, _models(module), edit)
@@ -500,7 +500,7 @@ def autocast_changes(edit: AutocastEdit, files: Files) -> list[Change]:
     return [*import_missing(module, "torch"), *module.wrapped(region, header)]
 
 
-def _check_not_there(module: Module, backward: ast.stmt) -> None:
+def _check_not_there(module: Module) -> None:
     for call in calls_in(module.tree):
         if called(call) in {"autocast", "custom_fwd"}:
             raise AlreadySoError(f"line {call.lineno} of {module.file} already has {module.source(call)}")

@@ -75,7 +75,7 @@ def forget() -> None:
     _process_facts.clear()
 
 
-def collect(now_ns: int, on_training_thread: bool) -> Dict[str, Any]:
+def collect(on_training_thread: bool) -> Dict[str, Any]:
     """All facts as they are now. The model is only looked at on the thread that trains it."""
     torch = sys.modules.get("torch")
     if on_training_thread and torch is not None:

@@ -362,7 +362,7 @@ class Session:
         if self._worker is not None:
             link.greet(wire.WORKER, self._worker)
         else:
-            link.greet(wire.HELLO, facts.collect(now_ns, ring.trains()))
+            link.greet(wire.HELLO, facts.collect(ring.trains()))
             self._facts_due_ns = now_ns + facts.RETRY_NS
         if link.alive:
             self._links[name] = link
@@ -373,7 +373,7 @@ class Session:
         due = pulse.facts_changed or now_ns >= self._facts_due_ns
         if reading and due and self._worker is None:  # facts that nobody takes are not collected
             pulse.facts_changed = False
-            current = facts.collect(now_ns, ring.trains())
+            current = facts.collect(ring.trains())
             sent = [link.send_facts(current) for link in reading]
             everybody = len(reading) == len(self._links) and all(sent)
             self._facts_due_ns = now_ns + (facts.REFRESH_NS if everybody else facts.RETRY_NS)

@@ -186,11 +186,6 @@ class ReplayClock:
         """Recorded seconds per second, whether it is held or not."""
         return self._speed
 
-    @property
-    def is_held(self) -> bool:
-        """Whether it is held."""
-        return self._is_held
-
     def now_ns(self) -> int:
         """The recorded moment reached last."""
         return self._now_ns

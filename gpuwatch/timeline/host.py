@@ -172,7 +172,6 @@ class ProcessHistory:
             blocked_share=self._mean("worker_blocked_share", start_ns, now_ns),
             threads=sum(threads) if threads else None,
             rss_bytes=None if rss is None else round(rss),
-            min_affinity_cores=min(affinities, default=None),
             pids_changed=any(self.rows["pids_changed"]),
             max_affinity_cores=max(affinities, default=None),
             cores_seen=sum(start_ns < seen_ns <= now_ns for seen_ns in self._core_seen_ns.values()) or None,

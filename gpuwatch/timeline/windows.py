@@ -134,7 +134,6 @@ class WorkerTotals:
     batch_cpu_seconds: float | None = None
     threads: int | None = None
     rss_bytes: int | None = None  # mean per worker
-    min_affinity_cores: int | None = None
     pids_changed: bool = False
     max_affinity_cores: int | None = None
     cores_seen: int | None = None  # different cores that any of them was seen on

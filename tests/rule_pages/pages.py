@@ -20,6 +20,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "rules"
 INDEX = "README.md"
 MADE = "<!-- Made by `python -m tests.rule_pages --write` from the rules themselves. Do not edit. -->"
 WIDTH = 119
+HEADINGS = (
+    "Means", "Evidence", "Window", "Fires", "Clears", "Not when", "Causes", "Fix", "Gain", "Verify", "Source"
+)  # fmt: skip
 BY_TABLE = frozenset({"xid-error", "xid-unplaced"})
 """Rules whose severity stands in NVIDIA's table of errors, not in their own file."""
 

@@ -32,7 +32,7 @@ CNN = {
 def worker_affinity_pinned() -> Scene:
     made_by = build.workers(
         4, cpu_cores=0.25, busy_share=0.99, batch_seconds=0.4, batch_cpu_seconds=0.1,
-        max_affinity_cores=1, min_affinity_cores=1, cores_seen=1,
+        max_affinity_cores=1, cores_seen=1,
     )  # fmt: skip
     return _starved(
         made_by, process=build.process(cores=16, tree_cores=1.5), facts={"cpu_affinity": 16},

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from gpuwatch.cli.explain import HEADINGS, sections, threshold_rows
+from gpuwatch.cli.explain import sections, threshold_rows
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.diagnosis.rules import all_rules
-from tests.rule_pages.pages import FOLDER, INDEX, content, names
+from tests.rule_pages.pages import FOLDER, HEADINGS, INDEX, content, names
 
 RULES = all_rules()
 

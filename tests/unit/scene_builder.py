@@ -118,7 +118,7 @@ def process(
 
 def workers(count: int = 4, **fields: Any) -> WorkerTotals:
     """DataLoader workers that compute all the time."""
-    usual: dict[str, Any] = {"cpu_cores": 0.95, "blocked_share": 0.0, "busy_share": 0.97, "min_affinity_cores": 16}
+    usual: dict[str, Any] = {"cpu_cores": 0.95, "blocked_share": 0.0, "busy_share": 0.97}
     return WorkerTotals(count=count, **(usual | fields))
 
 

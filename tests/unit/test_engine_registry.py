@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from test_engine_hysteresis import a_rule
 
-from gpuwatch.cli.explain import HEADINGS, sections
+from gpuwatch.cli.explain import sections
 from gpuwatch.diagnosis.rule import Rule
 from gpuwatch.diagnosis.rules import all_rules, in_order, rule_by_id
+from tests.rule_pages.pages import HEADINGS
 
 
 def silent(case: object) -> None:

@@ -6,9 +6,10 @@ from argparse import Namespace
 
 import pytest
 
-from gpuwatch.cli.explain import HEADINGS, explain
+from gpuwatch.cli.explain import explain
 from gpuwatch.cli.output import GpuwatchError
 from gpuwatch.diagnosis.rules import all_rules, rule_by_id
+from tests.rule_pages.pages import HEADINGS
 
 
 def test_a_page_shows_its_sentence_and_all_sections_in_order(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,12 +57,12 @@ class Run:
 
 
 @pytest.fixture
-def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The times at which facts were collected; each time they are others."""
-    times: list[int] = []
+def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """An entry for each time that facts were collected, whether on the training thread; each time they are others."""
+    times: list[bool] = []
 
-    def collect(now_ns: int, on_training_thread: bool) -> dict[str, Any]:
-        times.append(now_ns)
+    def collect(on_training_thread: bool) -> dict[str, Any]:
+        times.append(on_training_thread)
         return {"pid": 7, "collected": len(times)}
 
     monkeypatch.setattr(facts, "collect", collect)
@@ -84,7 +84,7 @@ def linked() -> Iterator[tuple[Run, Monitor]]:
 
 
 def test_no_facts_are_collected_for_a_monitor_that_does_not_read(
-    linked: tuple[Run, Monitor], collected: list[int]
+    linked: tuple[Run, Monitor], collected: list[bool]
 ) -> None:
     run, monitor = linked
     run.flush(1000)  # more than the kernel keeps
@@ -99,7 +99,7 @@ def test_no_facts_are_collected_for_a_monitor_that_does_not_read(
 
 
 def test_what_a_monitor_that_did_not_read_has_lost_is_reported_when_it_reads(
-    linked: tuple[Run, Monitor], collected: list[int]
+    linked: tuple[Run, Monitor], collected: list[bool]
 ) -> None:
     run, monitor = linked
     run.flush(1000)
@@ -112,7 +112,7 @@ def test_what_a_monitor_that_did_not_read_has_lost_is_reported_when_it_reads(
 
 
 def test_a_flush_that_a_signal_handler_cut_off_as_it_began_is_the_last_one_cut_off(
-    linked: tuple[Run, Monitor], collected: list[int]
+    linked: tuple[Run, Monitor], collected: list[bool]
 ) -> None:
     run, monitor = linked
     run.session._lock.acquire()  # and then the handler raised
@@ -153,7 +153,7 @@ def test_a_lock_that_a_signal_handler_left_behind_keeps_no_other_thread_out() ->
 
 
 def test_a_flush_within_a_flush_does_nothing(
-    linked: tuple[Run, Monitor], collected: list[int], monkeypatch: pytest.MonkeyPatch
+    linked: tuple[Run, Monitor], collected: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, monitor = linked
     inner: list[int] = []
@@ -171,7 +171,7 @@ def test_a_flush_within_a_flush_does_nothing(
 
 
 def test_a_flush_beside_that_of_another_thread_does_nothing(
-    linked: tuple[Run, Monitor], collected: list[int], monkeypatch: pytest.MonkeyPatch
+    linked: tuple[Run, Monitor], collected: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, monitor = linked
     entered, leave = threading.Event(), threading.Event()

@@ -211,7 +211,7 @@ class TestWorkerAffinityPinned:
     def pinned(self, seen: int | None = 1, affinity: int | None = 1, own: int = 16, **fields: Any) -> Scene:
         made_by = workers(
             4, cpu_cores=0.25, busy_share=0.99, batch_seconds=0.4, batch_cpu_seconds=0.1,
-            max_affinity_cores=affinity, min_affinity_cores=affinity, cores_seen=seen,
+            max_affinity_cores=affinity, cores_seen=seen,
         )  # fmt: skip
         usual: dict[str, Any] = {
             "process": process(cores=own, tree_cores=1.5),

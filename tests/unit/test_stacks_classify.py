@@ -272,12 +272,12 @@ def test_a_torch_that_was_built_in_place_is_a_library() -> None:
 def test_an_installed_trainer_is_the_users_where_nothing_else_is() -> None:
     inner = [frame(*CALL), frame("mytrainer/model.py", "forward", 5), frame("mytrainer/main.py", "<module>", 9)]
     places = [Places().of(each.code.file) for each in inner]
-    assert culprit_index(inner, places) == 1
+    assert culprit_index(places) == 1
 
 
 def test_a_launcher_is_nobodys_own_code() -> None:
     inner = [frame("torch/distributed/run.py", "main", 5), frame("torch/distributed/run.py", "<module>", 9)]
-    assert culprit_index(inner, [Places().of(each.code.file) for each in inner]) is None
+    assert culprit_index([Places().of(each.code.file) for each in inner]) is None
 
 
 SAVING = "def keep(path):\n    torch.save(state, path)\n\ndef __getstate__(self):\n    return dict(vars(self))\n"

@@ -119,11 +119,11 @@ def test_cores_count_where_any_worker_was_seen_in_the_window() -> None:
     assert [totals.cores_seen for totals in seen if totals is not None] == [4, 2, 2]
 
 
-def test_affinities_of_all_workers_are_bounded() -> None:
+def test_the_widest_affinity_of_all_workers_is_kept() -> None:
     history = ProcessHistory()
     history.add(sample(1, WorkerSample(201, affinity_cores=2), WorkerSample(202, affinity_cores=8), WorkerSample(203)))
     totals = history.workers(0, SECOND)
-    assert totals is not None and (totals.min_affinity_cores, totals.max_affinity_cores) == (2, 8)
+    assert totals is not None and totals.max_affinity_cores == 8
 
 
 def test_what_is_not_known_of_workers_stays_unknown() -> None:

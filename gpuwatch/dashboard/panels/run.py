@@ -306,7 +306,7 @@ def _left(run: RunNow, view: View, snapshot: Snapshot, width: int, height: int, 
     lines += current_line_lines(run, snapshot, width, look)
     lines.append(_speed(run, snapshot, width, look))
     lines += line_lines(run, snapshot, width, look)
-    lines.append(_steps(run, view, snapshot, width, look))
+    lines.append(_steps(run, snapshot, width, look))
     room = height - len(lines) - (1 if height >= 4 else 0)
     lines += _ranks(run, width, room, look)
     if parts:
@@ -343,7 +343,7 @@ def _waiting(share: float, look: Look) -> Style:
     return look.wait if share >= NOTABLE_WAIT else look.good
 
 
-def _steps(run: RunNow, view: View, snapshot: Snapshot, width: int, look: Look) -> Line:
+def _steps(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> Line:
     writer = LineWriter(width, look)
     sampled = run.visibility == "sampled"
     # A loop without a loader has no count.

@@ -38,14 +38,11 @@ from gpuwatch.timeline.windows import MemoryTotals, RankWindow
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     retries_per_step: float = threshold(0.01, "reported from here on", most=1.0)
 
 
 @rule("alloc-retries", family="memory", subject="run", level=Level.E2, thresholds=Thresholds)
 def alloc_retries(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose allocator retries or fails again and again."""
     rank = max(case.run.ranks, key=_troubles)
     memory = rank.memory
     if memory is None or (not memory.alloc_retries and not memory.out_of_memory):

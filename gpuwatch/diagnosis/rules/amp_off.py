@@ -44,14 +44,11 @@ RESNET50_A100 = 2.6
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     steps: int = threshold(50, "before anything is reported")
 
 
 @rule("amp-off", family="precision", subject="run", level=Level.E2, behind=("data-starvation",), thresholds=Thresholds)
 def amp_off(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a 32-bit run on a GPU with tensor cores."""
     rank = case.run.critical
     model = rank.facts.model
     generation = capability(case.gpus)

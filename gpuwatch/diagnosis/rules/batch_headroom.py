@@ -42,8 +42,6 @@ STATE_COPIES = 4  # weights, gradients and Adam's two moments
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.50, "of the memory used at the peak: reported up to here")
     clear_share: float = threshold(0.65, "until more is used", bounded_by="fire_share")
     steps: int = threshold(200, "before anything is reported")
@@ -59,7 +57,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def batch_headroom(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that leaves half of the memory and part of the GPU unused."""
     rank = case.run.critical
     share = peak_memory_share(rank)
     symptom = _symptom(case)

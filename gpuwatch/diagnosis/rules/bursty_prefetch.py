@@ -70,8 +70,6 @@ ONLY_SMOOTHS = "the queue smooths bursts but makes no batch cheaper"
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.05, "of the time is lost to waits: reported from here on")
     clear_share: float = threshold(0.03, "until less is lost", bounded_by="fire_share")
     busy_share: float = threshold(0.85, "workers that are busier are too slow, not bursty")
@@ -82,7 +80,6 @@ class Thresholds:
 
 @rule("bursty-prefetch", family="data", subject="run", level=Level.E2, thresholds=Thresholds)
 def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose workers keep up on average and still let it wait."""
     rank, starvation = case.run.critical, starvation_of(case)
     loader, busy, deviation = rank.train_loader, worker_busy(rank), batch_deviation(rank)
     if starvation is None or loader is None or not loader.num_workers or busy is None or deviation is None:

@@ -43,8 +43,6 @@ STATEMENT = "{model}.to(memory_format=torch.channels_last)"
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     conv_share: float = threshold(0.2, "of the parameters that are of convolutions at least")
     steps: int = threshold(50, "before anything is reported")
 
@@ -58,7 +56,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def channels_last_off(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a 16-bit model of convolutions in the usual layout."""
     rank = case.run.critical
     model, generation = rank.facts.model, capability(case.gpus)
     if model.channels_last is not False or model.compiled is not False or not trains_in_16_bits(model):

@@ -51,8 +51,6 @@ SLOW_BYTES_PER_SECOND = 200e6
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.05, "of the time passes with saving: reported from here on")
     clear_share: float = threshold(0.03, "until less does", bounded_by="fire_share")
     checkpoints: int = threshold(2, "in the window at least", least=1)
@@ -60,7 +58,6 @@ class Thresholds:
 
 @rule("checkpoint-stall", family="phases", subject="run", level=Level.E1, thresholds=Thresholds)
 def checkpoint_stall(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that spends a twentieth of its time in writing checkpoints."""
     rank = case.run.critical
     total = rank.phases.get("checkpoint")
     if total is None or total.count < limits.checkpoints or total.share < limits.clear_share:

@@ -46,8 +46,6 @@ A_MINUTE = 12  # evaluations, 5 s apart
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.80, "of its highest clock, where the clock is flat: reported below")
     clear_share: float = threshold(0.95, "until the clock is higher", bounded_by="fire_share")
     busy_percent: float = threshold(90.0, "utilization of a GPU that could boost")
@@ -57,7 +55,6 @@ class Thresholds:
 
 @rule("clocks-locked-low", family="power", subject="gpu", level=Level.E0, fire_after=A_MINUTE, thresholds=Thresholds)
 def clocks_locked_low(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on a busy, cool GPU whose clock stands still below its highest."""
     gpu = case.gpu
     clock, highest = gpu.sm_clock_mhz, gpu.facts.sm_clock_max_mhz
     power, heat = power_share(gpu), gpu.temperature_celsius

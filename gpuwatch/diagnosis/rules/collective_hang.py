@@ -65,8 +65,6 @@ COMPUTING_TIMES = 1.3
 
 @dataclass(frozen=True, slots=True)
 class Thresholds(SilenceThresholds):
-    """What decides, as far as it may be set."""
-
     busy_percent: float = threshold(95.0, "utilization of all GPUs but one at least")
     power_share: float = threshold(0.45, "of its power limit that a GPU draws at most")
     usual_power_share: float = threshold(0.60, "or of what it usually draws")
@@ -75,7 +73,6 @@ class Thresholds(SilenceThresholds):
 
 @rule("collective-hang", family="hang", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
 def collective_hang(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose GPUs spin without a step."""
     silence = silent_seconds(case, limits.silence_seconds)
     gpus = [gpu for gpu in case.gpus if gpu.latest is not None and gpu.latest.utilization_percent is not None]
     if silence is None or not gpus or len(gpus) < len(case.gpus):

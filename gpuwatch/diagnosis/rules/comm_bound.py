@@ -51,8 +51,6 @@ UNSYNCED_FIT = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.10, "of the time passes with exchanging gradients: reported from here on")
     clear_share: float = threshold(0.06, "until less does", bounded_by="fire_share")
 
@@ -68,7 +66,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def comm_bound(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Hints at a distributed run whose gradients fill the PCIe link."""
     rank = case.run.critical
     facts, world = rank.facts, rank.facts.world_size
     traffic = traffic_of(case, rank)

@@ -44,7 +44,6 @@ NANOGPT_A100 = 1.85
     behind=("data-starvation",),
 )
 def compile_off(case: RunCase) -> Draft | None:
-    """Fires on an uncompiled model whose GPU shows one of the two symptoms."""
     facts = case.run.critical.facts
     launch_bound = "launch-bound" in case.holding
     light = bool(case.gpus) and all(works_lightly(gpu) for gpu in case.gpus)

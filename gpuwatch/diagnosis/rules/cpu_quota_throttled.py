@@ -48,8 +48,6 @@ from gpuwatch.timeline.windows import ProcessTotals
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(THROTTLED_SHARE, "of the periods of the CPU quota are throttled: reported above this")
     clear_share: float = threshold(0.10, "until fewer are", bounded_by="fire_share")
     lost_share: float = threshold(0.05, "of the time lost to waits, at least")
@@ -60,7 +58,6 @@ class Thresholds:
 
 @rule("cpu-quota-throttled", family="data", subject="run", level=Level.E1, fades=True, thresholds=Thresholds)
 def cpu_quota_throttled(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that waits for data while its CPU quota stops it."""
     process = case.run.critical.process
     share = process.throttled_period_share if process else None
     starvation = starvation_of(case)
@@ -68,7 +65,7 @@ def cpu_quota_throttled(case: RunCase, limits: Thresholds) -> Draft | None:
         return None
     quota = process.latest.cpu_quota_cores
     limit = f"limit of {quota:g} cores" if quota is not None else "limit"
-    fix = _fix(case, starvation, quota, limits)
+    fix = _fix(case, starvation, quota)
     gain = _gain(case, starvation, fix)
     return Draft(
         summary=f"The container's CPU {limit} stops the run in {percent(share)} of its periods",
@@ -136,7 +133,7 @@ def _used_cores(case: RunCase) -> float | None:
     return sum(known) if len(known) == len(used) else None
 
 
-def _fix(case: RunCase, starvation: Starvation, quota: float | None, limits: Thresholds) -> Fix:
+def _fix(case: RunCase, starvation: Starvation, quota: float | None) -> Fix:
     loader = case.run.critical.train_loader
     workers = loader.num_workers if loader else None
     cost = step_cost(case, starvation)

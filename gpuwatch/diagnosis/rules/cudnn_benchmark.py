@@ -48,8 +48,6 @@ SIGMAS = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     conv_share: float = threshold(0.2, "of the parameters that are of convolutions at least")
     shapes: int = threshold(8, "of batches that count as varying", least=2)
     spike_share: float = threshold(0.01, "of the steps that stand out where shapes vary at least")
@@ -64,7 +62,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def cudnn_benchmark(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires where cuDNN's flag does not suit the shapes of the batches."""
     rank = case.run.critical
     model, loader = rank.facts.model, rank.train_loader
     if trains_on(case) != "cuda" or model.conv_share is None or model.conv_share < limits.conv_share:

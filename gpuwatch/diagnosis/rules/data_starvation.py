@@ -102,8 +102,6 @@ FEW_WAITED = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.10, "of the time is lost to waits for data: reported from here on")
     clear_share: float = threshold(0.06, "until less is lost", bounded_by="fire_share")
     critical_share: float = threshold(0.20, "critical from here on", bounded_by="fire_share")
@@ -111,7 +109,6 @@ class Thresholds:
 
 @rule("data-starvation", family="data", subject="run", level=Level.E3, early=True, by_loss=True, thresholds=Thresholds)
 def data_starvation(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that loses a tenth of its time to waits for data, and points to the cause's fix."""
     own = own_loading(case)
     if own is not None:
         return _made_by_the_loop(case, own, limits)

@@ -50,8 +50,6 @@ _GATHERING = re.compile(r"nn/parallel/(_functions|comm)\.py")
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.05, "of the training thread in DataParallel: reported from here on")
     clear_share: float = threshold(0.03, "until it is less", bounded_by="fire_share")
     thread_cores: float = threshold(0.9, "of one core that the main thread uses, at least", most=1.0)
@@ -60,7 +58,6 @@ class Thresholds:
 
 @rule("ddp-misconfig", family="multi_gpu", subject="run", level=Level.E1, thresholds=Thresholds)
 def ddp_misconfig(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that spreads its work in a way that costs more than it must."""
     return _data_parallel(case, limits) or _single_threads(case, limits)
 
 

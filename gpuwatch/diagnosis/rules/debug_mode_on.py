@@ -43,8 +43,6 @@ OFF = frozenset({"", "0", "off", "false", "no"})
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     session_seconds: float = threshold(300.0, "a younger run may be a debugging session: information only")
 
 
@@ -79,7 +77,6 @@ _MODES = {
 
 @rule("debug-mode-on", family="launch", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
 def debug_mode_on(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that was started, or has been switched, for debugging."""
     rank = case.run.critical
     switches = list(_switches(rank))
     if not switches:

@@ -37,8 +37,6 @@ from gpuwatch.samples import GpuHealth
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     critical_retired_pages: int = threshold(63, "from here on they are critical", bounded_by="retired_pages")
     retired_pages: int = threshold(10, "reported from here on")
     critical_remapped_rows: int = threshold(512, "for uncorrectable errors: critical from here on")
@@ -47,7 +45,6 @@ class Thresholds:
 
 @rule("ecc-or-remap", family="health", subject="gpu", level=Level.E0, gated=False, fire_after=1, thresholds=Thresholds)
 def ecc_or_remap(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on memory errors that were not corrected, and on those too many to be usual."""
     health = case.gpu.latest_health
     if health is None:
         return None

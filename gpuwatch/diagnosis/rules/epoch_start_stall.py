@@ -62,15 +62,12 @@ JOINED = 10
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.05, "of the time passes at the starts of epochs: reported from here on")
     clear_share: float = threshold(0.03, "until less passes", bounded_by="fire_share")
 
 
 @rule("epoch-start-stall", family="data", subject="run", level=Level.E2, after=(SYMPTOM,), thresholds=Thresholds)
 def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that loses a twentieth of its time to the starts of its epochs."""
     rank = case.run.critical
     edges = epoch_edges(rank)
     if edges is None or edges.share < limits.clear_share:

@@ -41,8 +41,6 @@ from gpuwatch.timeline.windows import RankWindow
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     batches_per_worker: int = threshold(2, "in an epoch: reported below", most=1000)
     busy_share: float = threshold(0.85, "workers as busy as this are needed, however short the epoch")
 
@@ -56,7 +54,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def epoch_too_short(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose epochs end before its workers are of use."""
     rank = case.run.critical
     loader, busy = rank.train_loader, worker_busy(rank)
     if loader is None or not loader.num_workers or not loader.batches_per_epoch:

@@ -62,8 +62,6 @@ MOST_WORKERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.25, "of the time passes with evaluation: reported from here on")
     clear_share: float = threshold(0.15, "until less does", bounded_by="fire_share")
     starved_share: float = threshold(0.05, "of the time, where the evaluation itself waits for data")
@@ -75,7 +73,6 @@ class Thresholds:
 
 @rule("eval-stall", family="phases", subject="run", level=Level.E1, thresholds=Thresholds)
 def eval_stall(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that spends a quarter of its time in evaluation, or evaluates while waiting for data."""
     rank = case.run.critical
     total = rank.eval_cycles or rank.phases.get("eval")
     if total is None or total.count < limits.evaluations:

@@ -51,8 +51,6 @@ REMAINING = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.02, "of the time passes with collecting: reported from here on")
     clear_share: float = threshold(0.01, "until less does", bounded_by="fire_share")
     obvious_share: float = threshold(0.10, "reported at once, before the window is full", bounded_by="fire_share")
@@ -62,7 +60,6 @@ class Thresholds:
 
 @rule("gc-stall", family="phases", subject="run", level=Level.E2, thresholds=Thresholds)
 def gc_stall(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose training thread is paused by garbage collection."""
     seen = [(rank, rank.phases["gc"]) for rank in case.run.ranks if "gc" in rank.phases]
     found = [(rank, total) for rank, total in seen if not has_ceased(case, rank, total)]
     if not found:

@@ -55,8 +55,6 @@ COMPUTING = ("forward", "backward", "optimizer", "sync", "copy")
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     utilization_points: float = threshold(20.0, "between the busiest and the least busy GPU: reported from here on")
     clear_utilization_points: float = threshold(10.0, "until they are nearer", bounded_by="utilization_points")
     memory_share: float = threshold(0.20, "of their memory between the fullest and the emptiest: reported from here on")
@@ -66,7 +64,6 @@ class Thresholds:
 
 @rule("gpu-imbalance", family="multi_gpu", subject="run", level=Level.E0, fades=True, thresholds=Thresholds)
 def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose GPUs are unequally loaded."""
     gpus = [gpu for gpu in case.gpus if gpu.status == "live" and gpu.utilization is not None]
     if len(gpus) < 2 or len({gpu.facts.name for gpu in gpus}) > 1 or any(gpu.facts.mig for gpu in gpus):
         return None

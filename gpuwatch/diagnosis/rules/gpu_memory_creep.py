@@ -43,8 +43,6 @@ LEAST_PART, MOST_PART = 0.10, 0.50
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     steps: int = threshold(800, "over which it grew at least", least=100)
     grown_bytes: int = threshold(512 * 2**20, "that it grew at least", most=1099511627776)
     grown_share: float = threshold(0.06, "of what it was that it grew at least", most=10.0)
@@ -54,7 +52,6 @@ class Thresholds:
 
 @rule("gpu-memory-creep", family="memory", subject="run", level=Level.E2, thresholds=Thresholds)
 def gpu_memory_creep(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose tensors take more and more memory."""
     growing = [rank for rank in case.run.ranks if rank.memory is not None and _is_steady(rank.memory.growth, limits)]
     if not growing:
         return None

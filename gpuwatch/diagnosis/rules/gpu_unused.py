@@ -47,8 +47,6 @@ HIDDEN = frozenset({"", "-1", "none", "nodevfiles"})
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     cores: float = threshold(1.0, "that the run keeps busy at least")
     age_seconds: float = threshold(120.0, "of the run at least")
     free_percent: float = threshold(5.0, "utilization below which a GPU is free")
@@ -56,7 +54,6 @@ class Thresholds:
 
 @rule("gpu-unused", family="precision", subject="run", level=Level.E0, thresholds=Thresholds)
 def gpu_unused(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that trains on the CPU although a GPU is free."""
     rank, process = case.run.critical, case.run.critical.process
     if rank.facts.device != "cpu" or rank.facts.gpu_uuids or case.gpus or process is None or not _trains(rank):
         return None

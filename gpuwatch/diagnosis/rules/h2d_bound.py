@@ -56,8 +56,6 @@ torch.cuda.current_stream().wait_stream(copies); ahead.record_stream(torch.cuda.
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.10, "of the time passes with copies: reported from here on")
     critical_share: float = threshold(0.20, "critical from here on", bounded_by="fire_share")
     clear_share: float = threshold(0.06, "until less does", bounded_by="fire_share")
@@ -77,7 +75,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def h2d_bound(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose batches fill its link while its GPU idles."""
     rank = case.run.critical
     traffic = traffic_of(case, rank) if trains_on(case) == "cuda" else None
     if traffic is None or traffic.batches is None or traffic.batches < BATCH_PART * traffic.received:

@@ -59,8 +59,6 @@ from gpuwatch.numbers import cpu_cores, percent
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     cpu_percent: float = threshold(CPU_PERCENT, "busy cores: reported from here on")
     clear_cpu_percent: float = threshold(80.0, "until they are less busy", bounded_by="cpu_percent")
     pressure_percent: float = threshold(
@@ -71,7 +69,6 @@ class Thresholds:
 
 @rule("host-cpu-exhausted", family="data", subject="run", level=Level.E1, thresholds=Thresholds)
 def host_cpu_exhausted(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a starved run whose machine has no core left."""
     rank, host = case.run.critical, case.host
     count = rank.train_loader.num_workers if rank.train_loader else None
     if not count:

@@ -50,8 +50,6 @@ SWAP_BYTES_PER_SECOND = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     free_share: float = threshold(0.10, "of the machine's memory: reported below")
     clear_free_share: float = threshold(0.20, "until more is free", bounded_by="free_share")
     used_share: float = threshold(0.90, "of the container's memory: reported above it")
@@ -79,7 +77,6 @@ class MemoryShortage:
     thresholds=Thresholds,
 )
 def host_memory_pressure(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose machine or container has hardly any memory left."""
     shortage = _shortage(case, limits)
     if shortage is None:
         return None

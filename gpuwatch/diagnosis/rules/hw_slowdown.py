@@ -40,8 +40,6 @@ TEN_MINUTES = 120  # evaluations, 5 s apart
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     events: int = threshold(6, "in ten minutes: reported from here on", least=1)
     fire_share: float = threshold(0.10, "or of the window")
 
@@ -56,7 +54,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def hw_slowdown(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on a GPU that brakes itself again and again."""
     gpu = case.gpu
     events = {bit: gpu.reason_bit_events.get(bit, 0) for bit in BITS}
     shares = {bit: gpu.reason_bit_shares.get(bit, 0.0) for bit in BITS}

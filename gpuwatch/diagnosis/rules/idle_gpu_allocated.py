@@ -42,8 +42,6 @@ TEN_MINUTES = 120  # evaluations, 5 s apart
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     used_percent: float = threshold(5.0, "utilization: a GPU that is used more is not idle")
 
 
@@ -57,7 +55,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on a GPU that a training job holds and leaves idle."""
     gpu, status = case.gpu, case.gpu.latest_status
     if gpu.utilization is None or gpu.utilization.mean > limits.used_percent or gpu.facts.mig or gpu.status != "live":
         return None

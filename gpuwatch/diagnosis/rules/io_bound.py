@@ -78,8 +78,6 @@ COMPUTING_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     blocked_share: float = threshold(BLOCKED_SHARE, "of the workers is blocked on storage: reported from here on")
     clear_blocked_share: float = threshold(0.15, "until it is less", bounded_by="blocked_share")
     pressure_percent: float = threshold(PRESSURE_IO_PERCENT, "I/O pressure of the machine, with blocked workers")
@@ -95,7 +93,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def io_bound(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a starved run whose loading is blocked on storage."""
     rank = case.run.critical
     starvation = starvation_of(case)
     if starvation is None:

@@ -53,8 +53,6 @@ computes on the CPU."""
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.15, "of the time the GPU idles within steps: reported from here on")
     clear_share: float = threshold(0.08, "until it idles less", bounded_by="fire_share")
     thread_cores: float = threshold(0.85, "of one core that the launching thread uses, at least", most=1.0)
@@ -74,7 +72,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def launch_bound(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose GPU idles inside steps while the training thread is busy all the time."""
     rank = case.run.critical
     starvation, busy = starvation_of(case), train_busy_percent(case)
     thread = _launching_cores(rank)

@@ -45,8 +45,6 @@ TEN_MINUTES = 120  # evaluations, 5 s apart
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     crc_errors_per_second: float = threshold(100.0, "of an NVLink: reported from here on")
     repeats: int = threshold(1, "replays or recoveries of an NVLink: reported from here on", least=1)
     used_percent: float = threshold(5.0, "utilization above which inactive links count as lost")
@@ -63,7 +61,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def link_errors(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on a GPU whose links repeat packets or go down."""
     gpu = case.gpu
     if gpu.status == "lost":
         return None

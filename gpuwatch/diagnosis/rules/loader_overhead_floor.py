@@ -45,8 +45,6 @@ STEPS = 30
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.05, "of the time is spent handing over ready batches: reported from here on")
     clear_share: float = threshold(0.03, "until less passes", bounded_by="fire_share")
     step_seconds: float = threshold(0.020, "longer steps hide the handover")
@@ -68,7 +66,6 @@ class Handover:
 
 @rule("loader-overhead-floor", family="data", subject="run", level=Level.E2, thresholds=Thresholds)
 def loader_overhead_floor(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run with idle workers whose short steps pay for each batch's handover."""
     rank = case.run.critical
     loader, busy, handover = rank.train_loader, worker_busy(rank), _handover(rank, limits)
     if loader is None or not loader.num_workers or busy is None or handover is None:

@@ -53,15 +53,12 @@ LEAST_TIMES = 10
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.05, "of the time passes with logging: reported from here on")
     clear_share: float = threshold(0.03, "until less does", bounded_by="fire_share")
 
 
 @rule("log-stall", family="phases", subject="run", level=Level.E1, thresholds=Thresholds)
 def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that spends a twentieth of its time in logging while nothing else is done."""
     stacks, device = enough(case.run.critical), trains_on(case)
     if stacks is None or device is None:
         return None

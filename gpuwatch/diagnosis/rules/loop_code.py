@@ -80,8 +80,6 @@ SAVED_BY_FUSING = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.10, "of the time the GPU idles while the loop's own code runs: reported from here")
     clear_share: float = threshold(0.06, "until it idles less", bounded_by="fire_share")
 
@@ -107,7 +105,6 @@ class OwnCode:
     thresholds=Thresholds,
 )
 def loop_code(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose GPU idles while the training thread runs code of the script's own, or an optimizer."""
     rank, idle = case.run.critical, _idle(case)
     if trains_on(case) != "cuda" or idle is None or (is_sampled(rank) and not has_begun(rank)):
         return None

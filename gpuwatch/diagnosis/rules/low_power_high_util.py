@@ -50,8 +50,6 @@ THERMAL = ("sw-thermal", "hw-thermal")
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(LOW_POWER_SHARE, "of the power limit that is drawn: reported below")
     clear_share: float = threshold(LOW_POWER_CLEAR_SHARE, "until more is drawn", bounded_by="fire_share")
 
@@ -67,7 +65,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def low_power_high_util(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on a busy GPU far below its power limit."""
     gpu = case.gpu
     share = power_share(gpu)
     if share is None or not works_lightly(gpu, limits.clear_share) or _is_stuck(case):

@@ -45,8 +45,6 @@ NEWEST_NS, NEWEST_SAMPLES = 30 * 1_000_000_000, 29
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_percent: float = threshold(85.0, "mean utilization: reported below")
     clear_percent: float = threshold(88.0, "until it is higher", bounded_by="fire_percent")
     hardly_percent: float = threshold(30.0, "called hardly busy below", bounded_by="fire_percent")
@@ -63,7 +61,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def low_util(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on a GPU in use that is busy less than 85 % of the time."""
     stats = case.gpu.train_utilization if case.run is not None else case.gpu.utilization
     if stats is None or stats.mean > limits.clear_percent or not _in_use(case, stats) or _has_risen(case, limits):
         return None

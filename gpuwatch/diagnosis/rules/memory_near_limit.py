@@ -37,8 +37,6 @@ from gpuwatch.timeline.windows import MemoryTotals, RankWindow
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.92, "of the memory is used: reported from here on")
     warning_share: float = threshold(0.97, "a warning from here on", bounded_by="fire_share")
     clear_share: float = threshold(0.88, "until less is used", bounded_by="fire_share")
@@ -46,7 +44,6 @@ class Thresholds:
 
 @rule("memory-near-limit", family="memory", subject="gpu", level=Level.E0, thresholds=Thresholds)
 def memory_near_limit(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on a GPU whose memory is nearly used up."""
     gpu = case.gpu
     rank = _rank_on(case)
     if rank is not None and rank.memory and rank.memory.reserved_peak_bytes and rank.memory.total_bytes:

@@ -39,7 +39,6 @@ NEEDED = {
 
 @rule("metrics-limited", family="sharing", subject="gpu", level=Level.E0, gated=False)
 def metrics_limited(case: GpuCase) -> Draft | None:
-    """Says which readings a GPU refuses and which rules that silences."""
     gpu = case.gpu
     missing = {name: gpu.unavailable[name] for name in NEEDED if name in gpu.unavailable}
     if not missing or gpu.status == "lost":

@@ -67,8 +67,6 @@ FUNCTION = "yield_to_training"
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.10, "of the time the GPU idles within steps: reported from here on")
     clear_share: float = threshold(0.05, "until it idles less", bounded_by="fire_share")
     pressure_percent: float = threshold(20.0, "CPU pressure of a crowded machine")
@@ -89,7 +87,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose training thread waits for a core while the GPU idles."""
     process, starvation, busy = case.run.critical.process, starvation_of(case), train_busy_percent(case)
     if trains_on(case) != "cuda" or process is None or starvation is None or busy is None or case.host is None:
         return None

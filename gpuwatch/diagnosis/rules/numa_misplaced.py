@@ -41,15 +41,12 @@ _ADDRESS_DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.80, "of the CPU time passes on another node: reported from here on")
     clear_share: float = threshold(0.50, "until less does", bounded_by="fire_share")
 
 
 @rule("numa-misplaced", family="host", subject="run", level=Level.E1, thresholds=Thresholds)
 def numa_misplaced(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run of which a rank computes on one socket and trains on another one's GPU."""
     if case.machine is None or not case.machine.gpu_numa_nodes:
         return None
     for rank in case.run.ranks:

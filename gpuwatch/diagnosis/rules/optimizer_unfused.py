@@ -45,8 +45,6 @@ FUSED_SINCE = {"Adam": (2, 0), "AdamW": (2, 0), "SGD": (2, 3)}
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.10, "of a step that the optimizer takes: reported from here on")
     clear_share: float = threshold(0.05, "until it takes less", bounded_by="fire_share")
 
@@ -61,7 +59,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def optimizer_unfused(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose training thread spends a tenth of each step in an optimizer that could be fused."""
     rank = case.run.critical
     model, share = rank.facts.model, rank.optimizer_share
     since, version = FUSED_SINCE.get(model.optimizer or ""), torch_version(rank.facts.torch)

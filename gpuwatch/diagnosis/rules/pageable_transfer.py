@@ -48,8 +48,6 @@ from gpuwatch.numbers import megabytes, percent
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.05, "of the training thread stands in copies: reported from here on")
     clear_share: float = threshold(0.03, "until less does", bounded_by="fire_share")
     free_memory_share: float = threshold(0.20, "of the memory: with less free, pinning is not advised")
@@ -57,7 +55,6 @@ class Thresholds:
 
 @rule("pageable-transfer", family="transfer", subject="run", level=Level.E2, thresholds=Thresholds)
 def pageable_transfer(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose copies from unpinned memory hold up its thread."""
     rank = case.run.critical
     loader, share = rank.train_loader, rank.copy_share
     if trains_on(case) != "cuda" or loader is None or loader.pin_memory is not False:

@@ -43,8 +43,6 @@ A_MINUTE = 12
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     loaded_percent: float = threshold(50.0, "utilization above which a link is judged")
 
 
@@ -58,7 +56,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def pcie_degraded(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on a GPU under load whose link is narrower or slower than it could be."""
     gpu, facts = case.gpu, case.gpu.facts
     busy = gpu.utilization.mean if gpu.utilization else None
     now = gpu.latest.utilization_percent if gpu.latest else None

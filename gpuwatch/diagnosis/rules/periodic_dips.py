@@ -67,8 +67,6 @@ SAID = {
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     dips: int = threshold(4, "in the window at least", least=3)
     spread: float = threshold(0.25, "of their intervals around the median at most", most=1.0)
     starved_share: float = threshold(0.05, "of the time lost to waits, which is another explanation")
@@ -96,7 +94,6 @@ class Rhythm:
     thresholds=Thresholds,
 )
 def periodic_dips(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on a training GPU that dips at a steady interval which no wait for data explains."""
     stats, series = case.gpu.train_utilization, case.gpu.train_utilization_series
     if case.run is None or stats is None or len(series) < SAMPLES or "data-starvation" in case.holding:
         return None

@@ -48,15 +48,12 @@ LEAST_SAMPLES = 200
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     busy_share: float = threshold(0.85, "of its time the thread is busy: reported from here on")
     clear_share: float = threshold(0.70, "until it is less busy", bounded_by="busy_share")
 
 
 @rule("pin-thread-bound", family="data", subject="run", level=Level.E1, thresholds=Thresholds)
 def pin_thread_bound(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a starved run whose batches are ready but for the thread that pins them."""
     rank = case.run.critical
     stacks, workers, starvation = rank.stacks, worker_busy(rank), starvation_of(case)
     busy = pinning(stacks) if stacks is not None else None

@@ -37,8 +37,6 @@ SOFTWARE_POWER_CAP = 0x4
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     capped_share: float = threshold(0.5, "of the time that clocks are trimmed at least")
     busy_percent: float = threshold(90.0, "utilization at least")
     power_share: float = threshold(
@@ -48,7 +46,6 @@ class Thresholds:
 
 @rule("power-capped", family="power", subject="gpu", level=Level.E0, thresholds=Thresholds)
 def power_capped(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Says that a GPU is power-bound, and whether by its own or by a lowered limit."""
     gpu = case.gpu
     limit, default = gpu.power_limit_watts, gpu.facts.power_limit_default_watts
     if gpu.power_watts is None or gpu.utilization is None or not limit:

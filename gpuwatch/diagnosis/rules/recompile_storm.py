@@ -53,8 +53,6 @@ LONGEST_REASON = 160
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     compiles: int = threshold(3, "in the window at least", least=1)
     fire_share: float = threshold(0.05, "of the time passes with compiling: reported from here on")
     critical_share: float = threshold(0.20, "critical from here on", bounded_by="fire_share")
@@ -62,7 +60,6 @@ class Thresholds:
 
 @rule("recompile-storm", family="precision", subject="run", level=Level.E2, gated=False, thresholds=Thresholds)
 def recompile_storm(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that compiles again and again."""
     known = [rank for rank in case.run.ranks if rank.recompiles is not None and rank.recompiles.count]
     if not known:
         return None

@@ -42,8 +42,6 @@ NANOGPT = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     parameter_share: float = threshold(0.05, "of the parameters in layers of such sizes: reported from here on")
     steps: int = threshold(50, "before anything is reported")
 
@@ -57,7 +55,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def shape_misaligned(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a 16-bit model whose large matrices do not fit the tiles."""
     rank = case.run.critical
     model, generation = rank.facts.model, capability(case.gpus)
     share = model.misaligned_share

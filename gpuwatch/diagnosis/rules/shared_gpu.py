@@ -41,8 +41,6 @@ FIFTEEN_SECONDS = 3  # evaluations, 5 s apart
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     sm_percent: float = threshold(5.0, "of the GPU that a foreign process uses: reported from here on")
     memory_share: float = threshold(0.05, "or of its memory")
 
@@ -57,7 +55,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def shared_gpu(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on a GPU with a second tenant."""
     status = case.gpu.latest_status
     if status is None or not status.processes:
         return None

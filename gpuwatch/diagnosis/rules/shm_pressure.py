@@ -41,8 +41,6 @@ from gpuwatch.timeline.windows import RankWindow
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.80, "of /dev/shm is used or will be: reported from here on")
     clear_share: float = threshold(0.60, "until less is used", bounded_by="fire_share")
     critical_share: float = threshold(0.95, "critical from here on", bounded_by="fire_share")
@@ -50,7 +48,6 @@ class Thresholds:
 
 @rule("shm-pressure", family="data", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
 def shm_pressure(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run with workers whose shared memory runs out."""
     rank, mount = case.run.critical, shm_mount(case)
     if mount is None or not _has_workers(rank):
         return None

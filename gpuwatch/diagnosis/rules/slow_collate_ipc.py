@@ -65,8 +65,6 @@ WON_BACK = (0.50, 0.75)
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     collate_share: float = threshold(0.30, "of the workers' time goes into building batches: reported from here on")
     clear_collate_share: float = threshold(0.15, "until less does", bounded_by="collate_share")
     receiving_share: float = threshold(
@@ -91,7 +89,6 @@ class Shipping:
 
 @rule("slow-collate-ipc", family="data", subject="run", level=Level.E1, thresholds=Thresholds)
 def slow_collate_ipc(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a starved run that spends its loading on building and shipping batches."""
     rank = case.run.critical
     count = rank.train_loader.num_workers if rank.train_loader else None
     if not count:

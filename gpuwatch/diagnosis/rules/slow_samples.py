@@ -78,8 +78,6 @@ where batches are not timed, or the model of the queue does not come to the loss
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.05, "of the time is lost to waits: reported from here on")
     clear_share: float = threshold(0.03, "until less is lost", bounded_by="fire_share")
     steps: int = threshold(200, "in the window at least", least=20)
@@ -108,7 +106,6 @@ class Remedy:
 
 @rule("slow-samples", family="data", subject="run", level=Level.E2, thresholds=Thresholds)
 def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose lost time sits in a few of its steps."""
     rank = case.run.critical
     loader = rank.train_loader
     starvation = starvation_of(case)

@@ -60,15 +60,12 @@ SURE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     busy_share: float = threshold(0.85, "of the time that a slow worker is busy, at least")
     others_share: float = threshold(0.60, "of the time that each of the others is busy, at most")
 
 
 @rule("slow-worker", family="data", subject="run", level=Level.E1, thresholds=Thresholds)
 def slow_worker(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a starved run of whose workers a few are busy all the time and the others are not."""
     rank, starvation = case.run.critical, starvation_of(case)
     loader = rank.train_loader
     if starvation is None or loader is None or loader.in_order is False:

@@ -60,8 +60,6 @@ WORKERS_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Thresholds(SilenceThresholds):
-    """What decides, as far as it may be set."""
-
     idle_percent: float = threshold(5.0, "utilization of an idle GPU")
     idle_cores: float = threshold(0.1, "that an idle process tree uses")
     idle_bytes_per_second: float = threshold(100_000.0, "that an idle process tree reads or writes")
@@ -69,7 +67,6 @@ class Thresholds(SilenceThresholds):
 
 @rule("step-stalled", family="hang", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
 def step_stalled(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a living run that neither steps nor works."""
     stall = _stall(case, limits)
     if stall is None or not _idle(case, limits):
         return None

@@ -57,8 +57,6 @@ OTHER = (
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_ratio: float = threshold(
         1.08, "of the step time to the best of this run: reported from here on", least=1.0, most=100.0
     )
@@ -86,7 +84,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def step_time_regression(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that has lost 8 % of its best pace."""
     rank = case.run.critical
     pace, loader = rank.pace, rank.train_loader
     if pace is None or (loader is not None and (loader.batch_shapes or 1) > 1):

@@ -86,8 +86,6 @@ LEAST_PART = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.10, "of a step that the other ranks wait for the slow one: reported from here on")
     critical_share: float = threshold(0.20, "critical from here on", bounded_by="fire_share")
     clear_share: float = threshold(0.06, "until they wait less", bounded_by="fire_share")
@@ -105,7 +103,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def straggler_rank(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a distributed run in which one rank keeps the others waiting."""
     ranks = [rank for rank in case.run.ranks if _is_measured(rank)]
     if len(ranks) < 2 or len(ranks) < limits.measured_share * (case.run.critical.facts.world_size or len(ranks)):
         return None

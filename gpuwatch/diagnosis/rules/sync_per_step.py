@@ -67,8 +67,6 @@ all of it. With workers the idle time may have other causes."""
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.05, "of the time could be won back: reported from here on")
     clear_share: float = threshold(0.03, "until less could", bounded_by="fire_share")
     warning_share: float = threshold(0.10, "a warning from here on", bounded_by="fire_share")
@@ -85,7 +83,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose GPU idles while the training thread keeps asking it for numbers."""
     stacks = enough(case.run.critical)
     if stacks is None or train_samples(stacks) < SAMPLES or trains_on(case) != "cuda":
         return None

@@ -42,8 +42,6 @@ MOST_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     late_polls: float = threshold(
         2.0, "intervals between two polls (95th percentile): reported above this", least=1.0, most=1000.0
     )
@@ -60,7 +58,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def telemetry_gap(case: MachineCase, limits: Thresholds) -> Draft | None:
-    """Says when gpuwatch's own measurement has holes."""
     quality = case.scene.quality
     troubles: list[Measure] = []
     gap = quality.poll_gap_p95_seconds

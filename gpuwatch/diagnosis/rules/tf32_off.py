@@ -42,8 +42,6 @@ STATEMENT = 'torch.set_float32_matmul_precision("high")'
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     matmul_share: float = threshold(0.2, "of the parameters that are of matrix multiplications at least")
 
 
@@ -56,7 +54,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def tf32_off(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a float32 run with matmuls at the highest precision."""
     model = case.run.critical.facts.model
     generation = capability(case.gpus)
     if generation is None or generation < (8, 0) or not trains_in_float32(model):

@@ -40,8 +40,6 @@ WHO = {"sw-thermal": "by the driver", "hw-thermal": "by the chip"}
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_share: float = threshold(0.05, "of the time that heat holds the clocks back: reported from here on")
     critical_share: float = threshold(0.25, "critical from here on", bounded_by="fire_share")
     clear_share: float = threshold(0.01, "until it does less", bounded_by="fire_share")
@@ -58,7 +56,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def thermal_throttle(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on a GPU that heat slows down."""
     gpu = case.gpu
     reasons = {name: gpu.throttle_shares[name] for name in WHO if name in gpu.throttle_shares}
     # Both may hold it at once, so their sum is not known to be time: the longer one is what it was held at least.

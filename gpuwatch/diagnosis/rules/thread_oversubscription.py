@@ -67,8 +67,6 @@ NAMES = {"cv2": "OpenCV", "openblas": "OpenBLAS", "mkl": "MKL", "arrow": "Arrow"
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     threads_per_core: float = threshold(2.0, "at work: reported from here on")
     clear_threads_per_core: float = threshold(1.2, "until fewer are", bounded_by="threads_per_core")
     system_share: float = threshold(0.25, "of the workers' CPU time passes in the kernel at least")
@@ -86,7 +84,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def thread_oversubscription(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose workers' threads compete for the cores."""
     rank, starvation, cores = case.run.critical, starvation_of(case), allowed_cores(case)
     workers = rank.workers
     if workers is None or workers.active_threads is None:

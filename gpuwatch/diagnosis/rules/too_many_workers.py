@@ -60,8 +60,6 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     workers_per_core: float = threshold(1.2, "reported above this")
     pressure_percent: float = threshold(20.0, "CPU pressure that counts as a sign")
     lost_share: float = threshold(0.05, "of the time lost to waits that counts as a sign")
@@ -73,7 +71,6 @@ class Thresholds:
 
 @rule("too-many-workers", family="data", subject="run", level=Level.E1, thresholds=Thresholds)
 def too_many_workers(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose workers outnumber the cores and suffer from it."""
     rank = case.run.critical
     loader, workers = rank.train_loader, rank.workers
     if loader is None or not loader.num_workers:

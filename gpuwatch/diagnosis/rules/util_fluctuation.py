@@ -44,8 +44,6 @@ from gpuwatch.timeline.windows import Stats
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     sigma_points: float = threshold(10.0, "standard deviation of the utilization: reported from here on")
     clear_sigma_points: float = threshold(7.0, "until it is less", bounded_by="sigma_points")
     swing_points: float = threshold(20.0, "between its 5th and 95th percentile: reported from here on")
@@ -65,7 +63,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def util_fluctuation(case: GpuCase, limits: Thresholds) -> Draft | None:
-    """Fires on a training GPU whose utilization swings far below its own good level."""
     stats = case.gpu.train_utilization
     if stats is None or case.run is None:
         return None

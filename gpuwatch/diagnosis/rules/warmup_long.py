@@ -42,15 +42,12 @@ MOST_STEPS = 100
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fire_seconds: float = threshold(600.0, "without a steady step: reported from here on")
     warning_seconds: float = threshold(1200.0, "a warning from here on", bounded_by="fire_seconds")
 
 
 @rule("warmup-long", family="phases", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
 def warmup_long(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run that holds a GPU for ten minutes without steady steps."""
     rank = case.run.critical
     waited = _waited_seconds(rank)
     if rank.warm or rank.steps_total >= MOST_STEPS or waited is None or waited < limits.fire_seconds:

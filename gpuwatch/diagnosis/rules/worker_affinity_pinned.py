@@ -47,8 +47,6 @@ FUNCTION = "use_all_cores"
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     pinned_cores: int = threshold(2, "that workers may use at most", least=1)
     own_cores: int = threshold(4, "that the training process may use at least", least=2)
 
@@ -61,7 +59,6 @@ class Thresholds:
     thresholds=Thresholds,
 )
 def worker_affinity_pinned(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a starved run whose workers share one or two cores of many."""
     rank, starvation = case.run.critical, starvation_of(case)
     workers, own = rank.workers, _own_cores(case)
     if starvation is None:

@@ -62,15 +62,12 @@ ROOM_SHARE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     worker_cores: float = threshold(0.85, "that each worker keeps busy at least", most=1.2)
     least_gain: float = threshold(1.05, "a smaller speed-up is not reported", least=1.0, most=100.0)
 
 
 @rule("worker-cpu-bound", family="data", subject="run", level=Level.E1, thresholds=Thresholds)
 def worker_cpu_bound(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a starved run whose workers compute all the time and cannot usefully be more."""
     rank = case.run.critical
     loader, cores = rank.train_loader, worker_cores(rank)
     if cores is None or not limits.worker_cores <= cores <= SEVERAL_CORES or loader is None or not loader.num_workers:

@@ -47,8 +47,6 @@ TRAINER_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     fit: float = threshold(0.80, "how close the growth is to a straight line (r squared)", most=1.0)
     fire_seconds: float = threshold(2 * 3600.0, "until memory is full: reported below")
     clear_seconds: float = threshold(4 * 3600.0, "until there is more time than this", bounded_by="fire_seconds")
@@ -57,7 +55,6 @@ class Thresholds:
 
 @rule("worker-memory-growth", family="data", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)
 def worker_memory_growth(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a run whose workers will have used up the memory within two hours."""
     rank, room = case.run.critical, _room_bytes(case, limits)
     growth = rank.workers.growth if rank.workers else None
     if (

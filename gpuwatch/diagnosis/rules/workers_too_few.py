@@ -55,8 +55,6 @@ from gpuwatch.timeline.windows import RankWindow
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     busy_share: float = threshold(0.85, "of the time that workers are busy, at least")
     comb: float = threshold(
         0.6, "autocorrelation of the waits at the number of workers, where their load is unknown", most=1.0
@@ -68,7 +66,6 @@ class Thresholds:
 
 @rule("workers-too-few", family="data", subject="run", level=Level.E2, thresholds=Thresholds)
 def workers_too_few(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a starved run whose workers are all busy while cores are free."""
     rank = case.run.critical
     count = rank.train_loader.num_workers if rank.train_loader else None
     if not count:

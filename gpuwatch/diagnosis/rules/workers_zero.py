@@ -62,14 +62,11 @@ PICKLING = ("spawn", "forkserver")
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What decides, as far as it may be set."""
-
     least_gain: float = threshold(1.05, "a smaller speed-up is not reported", least=1.0, most=100.0)
 
 
 @rule("workers-zero", family="data", subject="run", level=Level.E1, thresholds=Thresholds)
 def workers_zero(case: RunCase, limits: Thresholds) -> Draft | None:
-    """Fires on a starved run whose training loader has no workers, where workers would help."""
     loader = case.run.critical.train_loader
     if loader is None or loader.num_workers != 0:
         return None

@@ -73,7 +73,6 @@ FORGET_SECONDS = 600.0
 
 @rule("xid-error", family="health", subject="gpu", level=Level.E0, gated=False, fire_after=1)
 def xid_error(case: GpuCase) -> Draft | None:
-    """Fires on the worst error of the session that still matters."""
     return draft_of(gpu_name(case.gpu), case.gpu.xids, case.now_ns)
 
 

@@ -35,7 +35,6 @@ from gpuwatch.diagnosis.rules.xid_error import draft_of
 
 @rule("xid-unplaced", family="health", subject="machine", level=Level.E0, gated=False, fire_after=1)
 def xid_unplaced(case: MachineCase) -> Draft | None:
-    """Fires on the worst error of a GPU that is not among those seen."""
     if len(case.scene.gpus) == 1:
         return None
     draft = draft_of("A GPU that is not among those seen", case.scene.xids, case.now_ns)

@@ -256,14 +256,13 @@ class Loaders:
         del self._iterators[next((key for key in older if not self._iterators[key].trains), older[0])]
 
 
-def judge(read: Sequence[IteratorState], step: int, steps_without_loader: int, progress: int) -> None:
+def judge(read: Sequence[IteratorState], step: int, steps_without_loader: int) -> None:
     """Sets `trains` of the iterators read in `step`; those that it leaves False are evaluations.
 
     Args:
         read: the iterators in the order of their first read in the step.
         step: the number of the step, as in `IteratorState.step`.
         steps_without_loader: how many steps before this one took no batch from any loader.
-        progress: backwards and optimizer steps so far.
     """
     for i in read:
         i.trains |= 0 < i.longest_run < i.batches  # a backward came between its reads
@@ -276,7 +275,7 @@ def judge(read: Sequence[IteratorState], step: int, steps_without_loader: int, p
     unknown = [i for i in read if not i.trains and i.batches]
     if not unknown:
         return
-    alive = [i for i in unknown if not _came_and_went(i, step, progress)]
+    alive = [i for i in unknown if not _came_and_went(i)]
     if known:
         _judge_beside(known, alive, step)
         return
@@ -306,11 +305,10 @@ def _drop_sleepers(known: list[IteratorState], step: int) -> list[IteratorState]
     return [i for i in known if i.trains]
 
 
-def _came_and_went(iterator: IteratorState, step: int, progress: int) -> bool:
+def _came_and_went(iterator: IteratorState) -> bool:
     """Whether it began and was exhausted in this step without a backward in between."""
-    begun_here = iterator.previous_step < 0
     return (
-        begun_here
+        iterator.previous_step < 0
         and iterator.finished
         and iterator.longest_run == iterator.batches
         and (iterator.run_progress == iterator.first_progress)

@@ -378,7 +378,7 @@ class StepMachine:
         self._usual_groups = max(1, compute.groups)
         self._trained = True
         late = compute.close() if compute.group_end and self.mode is not Mode.USER else None
-        self.writer.write(end, compute, self._progress, samples)
+        self.writer.write(end, compute, samples)
         self._last_start = 0
         compute.reset()
         if late is not None:
@@ -573,11 +573,11 @@ class StepWriter:
         self.start = 0
         self.sees_begin = False
 
-    def write(self, end: int, compute: Compute, progress: int, samples: int | None = None) -> None:
+    def write(self, end: int, compute: Compute, samples: int | None = None) -> None:
         """Ends the step at `end`; `samples` is the count that the script itself gave."""
         read = self.read
         if read and not (len(read) == 1 and read[0].trains):
-            judge(read, self.index, self.steps_without_loader, progress)
+            judge(read, self.index, self.steps_without_loader)
         waits: list[Span] = []
         batch_starts: list[int] = []
         if read:

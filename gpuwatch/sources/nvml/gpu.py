@@ -262,11 +262,7 @@ class Gpu(Device):
         draft.take("sm_clock_mhz", self._sm_clock)
         draft.take("temperature_celsius", self._temperature)
         draft.take("event_reasons", self._event_reasons)
-        for name in GPM_METRICS.values():
-            if self._gpm.code or name not in self._gpm.value:
-                draft.miss(name, self._gpm.code or reasons.NOT_FOUND)
-            else:
-                draft.put(name, self._gpm.value[name], self._gpm.when)
+        _put_gpm(draft, self._gpm)
         return draft.record()
 
     def _put_utilization(self, draft: Draft, ring: Entries) -> None:
@@ -332,10 +328,7 @@ class Gpu(Device):
         draft.take("performance_state", self._performance_state)
         draft.take("pcie_generation", self._pcie_generation)
         draft.take("pcie_width", self._pcie_width)
-        draft.set("processes", self._processes.value)
-        missing = unmapped_reason(self._pids, self._processes.code)
-        if missing:
-            draft.explain("processes" if self._processes.code else "pid", missing)
+        _put_processes(draft, self._processes, self._pids)
         return [draft.record()]
 
     def _health_sample(self, now: float) -> list[Record]:
@@ -365,6 +358,21 @@ class Gpu(Device):
                 draft.set(name, errors[name])
             else:
                 draft.miss(name, self._link_errors.code or reasons.NOT_SUPPORTED)
+
+
+def _put_gpm(draft: Draft, gpm: Reading) -> None:
+    for name in GPM_METRICS.values():
+        if gpm.code or name not in gpm.value:
+            draft.miss(name, gpm.code or reasons.NOT_FOUND)
+        else:
+            draft.put(name, gpm.value[name], gpm.when)
+
+
+def _put_processes(draft: Draft, processes: Reading, pids: PidMap) -> None:
+    draft.set("processes", processes.value)
+    missing = unmapped_reason(pids, processes.code)
+    if missing:
+        draft.explain("processes" if processes.code else "pid", missing)
 
 
 def _news(ring: Reading, now: float) -> Entries:
@@ -450,11 +458,7 @@ class MigInstance(Device):
         self._gpm.poll(now)
         draft = Draft("GpuSample", self, now)
         draft.take("memory_used_bytes", self._memory, getattr(self._memory.value, "used", None))
-        for name in GPM_METRICS.values():
-            if self._gpm.code or name not in self._gpm.value:
-                draft.miss(name, self._gpm.code or reasons.NOT_FOUND)
-            else:
-                draft.put(name, self._gpm.value[name], self._gpm.when)
+        _put_gpm(draft, self._gpm)
         for name in _OF_THE_WHOLE:
             draft.explain(name, "a MIG instance has none of its own")
         status = self._status(now) if self._processes in asked else []
@@ -462,8 +466,5 @@ class MigInstance(Device):
 
     def _status(self, now: float) -> list[Record]:
         draft = Draft("GpuStatus", self, now)
-        draft.set("processes", self._processes.value)
-        missing = unmapped_reason(self._pids, self._processes.code)
-        if missing:
-            draft.explain("processes" if self._processes.code else "pid", missing)
+        _put_processes(draft, self._processes, self._pids)
         return [draft.record()]

@@ -57,7 +57,6 @@ class Reading:
     energy_joules: float = 0.0
     power_capped_seconds: float = 0.0
     thermal_seconds: float = 0.0
-    busy_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -148,7 +147,6 @@ class GpuModel:
         if not busy:
             now.reasons |= _REASON_IDLE
         now.energy_joules += power * seconds
-        now.busy_seconds += busy * seconds
         now.power_capped_seconds += seconds if capped else 0.0
         now.thermal_seconds += seconds if hot else 0.0
         self.utilization_ring.append((time, now.utilization_percent))

@@ -297,7 +297,7 @@ class Call:
     text: str | None
 
 
-def culprit_index(frames: Sequence[Frame], places: Sequence[Place]) -> int | None:
+def culprit_index(places: Sequence[Place]) -> int | None:
     """The innermost frame of the user's own.
 
     A trainer that is itself installed (`python -m package.train`) has none: then the package that the program began
@@ -445,7 +445,7 @@ class Classifier:
     def _classify(self, frames: Sequence[Frame]) -> Reading:
         places = [self.places.of(frame.code.file) for frame in frames]
         marks = [self.mark(frame) for frame in frames]
-        index = culprit_index(frames, places)
+        index = culprit_index(places)
         phase = self._phase(frames, places, marks, index)
         if phase == "save" and Mark.SAVE in marks:
             index = _caller(frames, places, _last(marks, Mark.SAVE) + 1, index)
@@ -547,7 +547,7 @@ def _caller(frames: Sequence[Frame], places: Sequence[Place], start: int, other:
 
     `other` where none does.
     """
-    index = culprit_index(frames[start:], places[start:])
+    index = culprit_index(places[start:])
     return other if index is None else start + index
 
 
