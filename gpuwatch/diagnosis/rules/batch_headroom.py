@@ -19,7 +19,7 @@ Fix:
 Gain:
     A hint. Compare samples per second, never steps per second.
 Verify:
-    Samples per second up, peak memory at most 90 %, the loss as good per sample.
+    Samples per second up, peak memory at most 90 %, the loss per sample no worse.
 Source:
     SageMaker debugger's BatchSize rule; fixed part = parameters, gradients and optimizer state.
 """

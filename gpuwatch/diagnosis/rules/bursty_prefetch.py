@@ -12,11 +12,11 @@ Fires:
 Clears:
     Below 3 %.
 Not when:
-    A few items hold the loss (slow-samples), every N-th batch is late or the workers would be too slow if they never
-    idled (too few of them: in order they wait for each other, so a deeper queue wins next to nothing), or cores, a
-    quota, storage or memory explain it; the queue holds as many batches already, memory holds no more, or, by the
-    model, no deeper queue saves 2 % of the time. Workers wait for a core at least a quarter as long as they compute:
-    then the machine causes the bursts.
+    A few items cause most of the loss (slow-samples); every N-th batch is late, or the workers would be too slow even
+    if they never idled (too few of them: they wait for each other in order, so a deeper queue gains next to nothing);
+    cores, a quota, storage or memory explain it; the queue already holds as many batches, memory holds no more, or, by
+    the model, no deeper queue saves 2 % of the time. Workers that wait for a core at least a quarter as long as they
+    compute: then the machine causes the bursts.
 Causes:
     Batches whose cost varies, or workers that all pause at the same time.
 Fix:
@@ -73,9 +73,7 @@ class Thresholds:
     fire_share: float = threshold(0.05, "of the time is lost to waits: reported from here on")
     clear_share: float = threshold(0.03, "until less is lost", bounded_by="fire_share")
     busy_share: float = threshold(0.85, "workers that are busier are too slow, not bursty")
-    batch_deviation: float = threshold(
-        0.30, "the cost of batches deviates from its mean by at least this part", most=10.0
-    )
+    batch_deviation: float = threshold(0.30, "deviation of the cost of batches over its mean, at least", most=10.0)
 
 
 @rule("bursty-prefetch", family="data", subject="run", level=Level.E2, thresholds=Thresholds)

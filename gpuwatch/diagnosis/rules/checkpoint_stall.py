@@ -3,8 +3,8 @@
 Means:
     torch.save copies the weights to memory, pickles and writes them while nothing trains.
 Evidence:
-    The share of wall time inside checkpoint writes, over at least two of them, with their bytes where known. The
-    hook times them; without it they are the stretches in which the training thread's stack stands in saving.
+    The share of wall time inside checkpoint writes, over at least two of them, with their bytes where known. The hook
+    times them; without it they are the stretches in which the training thread's stack is in saving.
 Fires:
     5 % of the time.
 Clears:
@@ -12,16 +12,15 @@ Clears:
 Not when:
     Only one checkpoint was seen, such as the last one.
 Causes:
-    Below 200 MB/s the storage; else much to write, many small tensors, or saving too often.
+    The storage where it writes less than 200 MB/s; else much to write, many small tensors, or saving too often.
 Fix:
     torch.distributed.checkpoint.async_save: copies to memory, then writes in the background (one at a time, memory
     for a copy per rank). Or save every k-th time so that it takes 2 % of the time, which is what the patch does; or
     write to a local disk and copy from there.
 Gain:
-    At most 1 / (1 - c), c being the share of the window or one pause over the time from one to the next, whichever
-    is more; at least 1 / (1 - c (1 - 1/k)) with the one that is less, and without what quicker steps after it make up
-    for. An asynchronous save keeps the copy to memory.
-    torch.save took 0.28 s for 50 MB, 1.5 s for 200 MB, 7.4 s for 800 MB.
+    At most 1 / (1 - c), where c is the share of the window or one pause over the time from one to the next, whichever
+    is more; at least 1 / (1 - c (1 - 1/k)) with whichever is less, minus what quicker steps after it make up for. An
+    asynchronous save keeps the copy to memory. torch.save took 0.28 s for 50 MB, 1.5 s for 200 MB, 7.4 s for 800 MB.
 Verify:
     Checkpoints below 3 % of the time.
 Source:

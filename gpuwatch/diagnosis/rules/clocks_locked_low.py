@@ -14,9 +14,9 @@ Not when:
     Power, heat or hardware hold the clock down (they have rules of their own); the clock is within 5 % of the highest;
     MIG. A laboratory that wants equal runs locks clocks on purpose.
 Causes:
-    Application clocks, a lock by nvidia-smi -lgc, or clocks that were left over by an earlier user.
+    Application clocks, a lock by nvidia-smi -lgc, or clocks that an earlier user left behind.
 Fix:
-    An administrator gives the clock back: nvidia-smi -rgc for a locked one, -rac for an application clock.
+    An administrator resets the clock: nvidia-smi -rgc for a locked one, -rac for an application clock.
 Gain:
     At most highest over present clock, where kernels are bound by it and the power limit leaves room.
 Verify:

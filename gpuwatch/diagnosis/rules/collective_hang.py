@@ -9,14 +9,14 @@ Evidence:
     compilation going on. Where stacks can be read, the line each rank is at, and since when: each of them for at
     least 10 s, without a hook for 60 s.
 Fires:
-    All of that holds in two evaluations. Of one GPU alone whose thread's stack cannot be read it may be an evaluation:
-    for information at first, a warning after a quarter of an hour.
+    All of that holds in two evaluations. A single GPU whose thread's stack cannot be read may be evaluating:
+    information at first, a warning after a quarter of an hour.
 Clears:
     A step arrives.
 Not when:
     A long first compilation, a known phase, NCCL's start, a process stopped by a signal, a program that generates or
-    evaluates without steps: its threads move on, or it has left its training loop. The rank that the others wait for
-    waits for its workers, and these compute: a batch takes as long.
+    evaluates without steps: its threads move on, or it has left its training loop. The workers of the rank that the
+    others wait for are computing: a batch takes that long.
 Causes:
     One rank is at another line than the others, or its GPU idles: it is the culprit (an exception, a wait for data).
     All are in the same collective: the network, or collectives that do not match.
@@ -68,7 +68,7 @@ class Thresholds(SilenceThresholds):
     busy_percent: float = threshold(95.0, "utilization of all GPUs but one at least")
     power_share: float = threshold(0.45, "of its power limit that a GPU draws at most")
     usual_power_share: float = threshold(0.60, "or of what it usually draws")
-    line_seconds: float = threshold(10.0, "on its line, of each rank's thread, where stacks are read")
+    line_seconds: float = threshold(10.0, "that each rank's thread has been on its line, where stacks are read")
 
 
 @rule("collective-hang", family="hang", subject="run", level=Level.E1, gated=False, thresholds=Thresholds)

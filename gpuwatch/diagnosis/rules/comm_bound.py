@@ -21,8 +21,8 @@ Fix:
     With gradient accumulation model.no_sync() for all micro-steps but the last; else 16-bit gradients
     (bf16_compress_hook), gradient_as_bucket_view=True, or a larger batch per step.
 Gain:
-    A hint: nothing where the exchange is hidden; at most what the link's peak rate makes of the bytes that go, more
-    where the link is slower than its peak.
+    A hint: nothing where the exchange is hidden; at most the time that the bytes take at the link's peak rate, more
+    where the link is slower than that.
 Verify:
     The link's share, and samples per second.
 Source:

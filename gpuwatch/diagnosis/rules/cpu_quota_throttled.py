@@ -11,8 +11,8 @@ Fires:
 Clears:
     Below 10 % of the periods.
 Not when:
-    The waits are small: short bursts into the limit do no harm. What workers wait for is storage: no limit changes
-    that. A limit on which cores may be used is no quota.
+    The waits are small: short bursts into the limit do no harm. Workers wait for storage: no limit changes that. A
+    limit on which cores may be used is not a quota.
 Causes:
     A number of workers computed from os.cpu_count() or the affinity, as PyTorch and Lightning do, neither of which
     knows the quota.

@@ -4,16 +4,16 @@ Means:
     With torch.backends.cudnn.benchmark cuDNN tries its algorithms on the first batch of each shape and keeps the
     fastest. Where shapes stay the same that is done once; where they vary it is done again and again.
 Evidence:
-    Hook: the flag, the share of parameters in convolutions, and how many different shapes the batches had that were
-    looked at (the first ones, then about one in 30 s).
+    Hook: the flag, the share of parameters in convolutions, and how many different shapes the sampled batches had (the
+    first ones, then about one in 30 s).
 Fires:
-    Off and one shape in five sampled batches or more: switch it on. On, at least 8 shapes that are new in half of them,
-    and steps that stand out: switch it off.
+    Off, and five or more sampled batches have one shape: switch it on. On, with at least 8 shapes, at least half as
+    many as sampled batches, and steps that stand out: switch it off.
 Clears:
     The flag changes.
 Not when:
     Deterministic algorithms are asked for; the model is compiled; convolutions hold less than 20 % of the parameters;
-    training on the CPU; too few batches were looked at.
+    training on the CPU; too few batches were sampled.
 Causes:
     Off, which is the default, with inputs of one shape; or on with inputs of many shapes.
 Fix:

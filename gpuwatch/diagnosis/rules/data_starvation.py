@@ -7,24 +7,23 @@ Evidence:
     S, the share of training time in which the GPU idles because of the wait. Exact: two CUDA events around the loader's
     next(), or a hooked run that computes on the CPU, where nothing is queued. Estimated: the smaller of the wait in
     next() and of 100 % less utilization. Without a hook the wait is the share of at least 600 samples of the training
-    thread's stack that are in next(), given with its 95 % interval; longer first waits of epochs are left out. Of a
-    loop that makes its batches itself it is the share of the function that does. Where a thread makes them ahead, the
-    wait is for its queue or task, which the hook does not see: then it is the share of samples, hooked or not, and the
-    threads are sampled in the meantime. Stacks name the line of loading that costs most. Of a process that reads a
-    loader for 10 s and trains nothing (inference), the steps are its batches. Before there are steps enough:
-    how long it has waited for its batches, the one that it waits for now included as long as its workers are making it,
-    and what they took for those they have made, all at work, compared with a step. Hardware readings alone prove
-    nothing.
+    thread's stack that are in next(), given with its 95 % interval; longer first waits of epochs are left out. For a
+    loop that makes its own batches it is the share of the function that makes them. Where a thread makes them ahead,
+    the loop waits for its queue or task, which the hook does not see: then the wait is a share of samples, with a hook
+    too, and the threads are sampled as well. Stacks name the line of loading that costs most. In a process that reads a
+    loader for 10 s and trains nothing (inference), batches count as steps. Before there are enough steps: how long it
+    has waited for batches, including the present one as long as its workers are making it, and how long all workers
+    together have taken per batch, compared with a step. Hardware readings alone prove nothing.
 Fires:
-    S of at least 10 %, not counting the 1.2 ms that handing over a ready batch costs; critical from 20 % and 50
-    steps. What the starts of epochs take counts too where their own rule only notes it, for workers that persist would
-    not win it back. From eight settled steps on where the 95 % interval of S lies above 20 %, and then at once. With
-    few steps or none: for information after 20 s of waiting, a warning after 60 s; once five steps are known, only
-    where the workers' batches come so slowly that a fifth of the time is lost.
+    S of at least 10 %, not counting the 1.2 ms that handing over a ready batch costs; critical from 20 % and 50 steps.
+    Time at the starts of epochs counts too where its own rule only notes it, because persistent workers would not win
+    it back. At once, from eight settled steps on, where the 95 % interval of S lies above 20 %. With few steps or none:
+    information after 20 s of waiting, a warning after 60 s; once five steps are known, only where the workers' batches
+    come so slowly that a fifth of the time is lost.
 Clears:
-    Below 6 %, and in five minutes below 5 % or twice as much as now: a few better minutes of a fluctuating run do not
-    clear it. At once where nothing was lost for 20 s, and for three times as long as the losses ever paused before,
-    unless a few slow items hold the loss: those pause as long by chance.
+    Below 6 %, and over the last five minutes below 5 % or more than twice the present loss: a few better minutes of a
+    fluctuating run do not clear it. At once where nothing was lost for 20 s, and for three times as long as the losses
+    ever paused before, unless a few slow items cause the loss: those can stay away that long by chance.
 Not when:
     Warm-up and compilation; evaluation, checkpoints, logging and epoch starts, which have their own rules; a last,
     smaller batch; workers that are idle and hand over batches as fast as workers can; a wait that is hidden behind

@@ -11,15 +11,15 @@ Fires:
 Clears:
     None is on.
 Not when:
-    The variable is 0 or empty; it is about CUDA and the run computes on the CPU, or about ranks and there is one. A
-    process younger than five minutes may be a debugging session, and deterministic algorithms are a valid choice:
-    information only. A profiler that runs is not seen.
+    The variable is 0 or empty; it is about CUDA and the run computes on the CPU, or about ranks and there is only one.
+    A process younger than five minutes may be a debugging session, and deterministic algorithms are a valid choice:
+    information only. A running profiler is not seen.
 Causes:
     A variable in the environment, or a switch in the code: the evidence names it.
 Fix:
     unset the variable, torch.autograd.set_detect_anomaly(False), torch.cuda.set_sync_debug_mode(0).
 Gain:
-    A hint. CUDA_LAUNCH_BLOCKING takes all overlap of CPU and GPU away.
+    A hint. CUDA_LAUNCH_BLOCKING removes all overlap of CPU and GPU.
 Verify:
     The switch is off.
 Source:

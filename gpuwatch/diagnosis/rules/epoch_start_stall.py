@@ -4,10 +4,10 @@ Means:
     Without persistent_workers a loader ends its workers with the epoch and starts new ones; with short epochs that
     pause is a large part of the run.
 Evidence:
-    The wait for the end of each epoch (workers that do not persist are ended in it) and, beyond the usual wait, for
-    the first batches of the next, over the whole session; whether worker processes change between epochs. Without a
-    hook: the samples of the training thread's stack that stand in iter() or wait for the first batch of each worker,
-    beyond the usual wait, in a window in which at least two epochs began; the session's first epoch is left out.
+    The wait for the end of each epoch (workers that do not persist are ended in it) and, beyond the usual wait, for the
+    first batches of the next, over the whole session; whether worker processes change between epochs. Without a hook:
+    the samples of the training thread's stack that are in iter() or wait for the first batch of each worker, beyond the
+    usual wait, in a window in which at least two epochs began; the session's first epoch is left out.
 Fires:
     5 % of the time over at least two epochs.
 Clears:
@@ -18,18 +18,18 @@ Causes:
     New worker processes from epoch to epoch: they are not persistent. The same ones: the sampler or dataset is
     rebuilt. Fewer than two batches per worker: epoch-too-short.
 Fix:
-    persistent_workers=True; where workers already persist, the sampler or dataset is rebuilt in the training
-    process; where an epoch has fewer than twice as many batches as workers, longer epochs (a repeating sampler). Where
-    a worker takes as long for a batch as the pause lasts, workers that persist win nothing: there epochs are joined
-    too, so that the queue stays filled.
+    persistent_workers=True; where workers already persist, the sampler or dataset is rebuilt in the training process;
+    where an epoch has fewer than twice as many batches as workers, longer epochs (a repeating sampler). Where a batch
+    takes a worker as long as the pause lasts, persistent workers gain nothing: join epochs there too, so that the queue
+    stays filled.
 Gain:
     At most 1 / (1 - E), where E counts only time in which the GPU idles: in these pauses by event pairs, from outside
     over the whole window. Persistent workers still have to make the first batch of an epoch: at worst, the time that
-    one of them takes for it remains, and longer where the cores are full, for all of them begin together. Persistent
-    workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2 cores). No more than busy workers deliver,
-    and surely no more than the cores have left.
+    one of them takes for it remains, and longer where the cores are full, because all of them start together.
+    Persistent workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2 cores). The gain is limited to
+    what busy workers deliver, and its lower end to what the free cores allow.
 Verify:
-    From the end of an epoch to the first batch of the next the wait is less than three times the usual.
+    The wait from the end of an epoch to the first batch of the next is less than three times the usual one.
 Source:
     pytorch#15849, Lightning's speed guide; measured as above.
 """

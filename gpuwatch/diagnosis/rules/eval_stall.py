@@ -4,25 +4,25 @@ Means:
     While the model is evaluated it does not train. That is legitimate; it is worth a look where it takes a quarter
     of the time, or where evaluation itself waits for its data.
 Evidence:
-    The share of wall time in evaluation over at least two of them, and how much of it is spent waiting for batches.
-    The hook times both; without it evaluation is what the training thread's stack shows in a loop over another
-    loader, and the waits are the samples that stand in that loader's next().
+    The share of wall time in evaluation over at least two of them, and how much of it is spent waiting for batches. The
+    hook times both; without it evaluation is what the training thread's stack shows in a loop over another loader, and
+    the waits are the samples in that loader's next().
 Fires:
     25 % of the time; or 5 % of which at least half is waiting for batches (then a warning).
 Clears:
     Below 15 % and not waiting; below 3 % in any case; when none has come for 1.5 times the longest interval between two
     so far.
 Not when:
-    Only one evaluation was seen, such as a first sanity check. Its length alone is never a warning. A low utilization
-    of the evaluation alone: its metrics may compute on the CPU. That it waits for batches is what makes it a warning.
+    Only one evaluation was seen, such as a first sanity check. Its length alone is never a warning. Low utilization
+    during evaluation alone: its metrics may compute on the CPU. Only waiting for batches makes it a warning.
 Causes:
     An evaluation loader without workers, metrics that compute on the CPU, or evaluation too often.
 Fix:
     Where it waits: workers for the evaluation loader. Else evaluate every k-th time so that it takes a tenth of the
     time, with a larger batch and torch.inference_mode().
 Gain:
-    1 / (1 - v (1 - 1/k)) for every k-th time, v being the share of the window and one pause over the time from one to
-    the next; 1 / (1 - w) for waits that are w of the wall time.
+    1 / (1 - v (1 - 1/k)) for every k-th time, where v is, for the two ends of the range, the share of the window and
+    one pause over the time from one to the next; 1 / (1 - w) for waits that are w of the wall time.
 Verify:
     The share falls as predicted.
 Source:

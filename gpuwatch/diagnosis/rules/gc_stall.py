@@ -7,7 +7,7 @@ Means:
 Evidence:
     Time inside collections, from Python's own callbacks: their share of the wall time and the longest one.
 Fires:
-    2 % of the time, or a pause of half a second, seen over a minute; 10 % in any time. A warning with several ranks.
+    2 % of the time, or a pause of half a second, seen over a minute; 10 % over any time. A warning with several ranks.
 Clears:
     Below 1 % and no pause of a quarter of a second, or when none that counts has come for 1.5 times the longest
     interval between two so far.
@@ -19,9 +19,9 @@ Fix:
     After set-up: gc.collect(), gc.freeze(), gc.disable(), and gc.collect(1) every n steps at the same step on
     all ranks. Better, keep the dataset's index in an array instead of millions of objects.
 Gain:
-    1 / (1 - g), with several ranks for as much of the time as any of them collects, less what the steps after a pause
-    are quicker by: while the thread collects the GPU works through what is queued. A full collection over 5 million
-    lists took 1.27 s, and no time after gc.freeze().
+    1 / (1 - g), where g is the share of time in which any rank collects, less what quicker steps after a pause make up
+    for: while the thread collects, the GPU works through its queue. A full collection over 5 million lists took 1.27 s,
+    and no time after gc.freeze().
 Verify:
     The pauses are gone, memory stays flat.
 Source:

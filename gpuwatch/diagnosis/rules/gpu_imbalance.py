@@ -12,11 +12,11 @@ Clears:
 Not when:
     Different models of GPU, MIG slices, pipeline parallelism (each stage has its own load by design). Ranks that wait
     for data in turn: while one waits its GPU idles, and the others spin at 100 % until it has come. Idle time in which
-    a GPU's own rank waits for data counts as busy, and where these waits differ, power is not compared. Ranks
-    that made fewer than 30 steps in the window: in a few steps one GPU may have had more work than another. Before the
-    first step a rank that prepares the data alone is waited for; where nothing counts steps, the stacks of all ranks
-    have to show them. GPUs of which now one and then another is busier: batches that take one rank long fall by chance.
-    A rank that saves, evaluates or samples alone: that time is no training of any GPU.
+    a GPU's own rank waits for data counts as busy, and where these waits differ, power is not compared. Ranks that made
+    fewer than 30 steps in the window: in a few steps one GPU may have had more work than another. Before the first step
+    the others may wait for a rank that prepares the data alone; where nothing counts steps, the stacks of all ranks
+    must show them. A different GPU is the busier one from time to time: which rank gets an expensive batch is chance. A
+    rank that saves, evaluates or samples alone: on no GPU does that time count as training.
 Causes:
     nn.DataParallel (the first GPU does more), uneven shards, extra work of rank 0, or one GPU that is slower by heat
     or link.
@@ -56,7 +56,7 @@ COMPUTING = ("forward", "backward", "optimizer", "sync", "copy")
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     utilization_points: float = threshold(20.0, "between the busiest and the least busy GPU: reported from here on")
-    clear_utilization_points: float = threshold(10.0, "until they are nearer", bounded_by="utilization_points")
+    clear_utilization_points: float = threshold(10.0, "until they are closer", bounded_by="utilization_points")
     memory_share: float = threshold(0.20, "of their memory between the fullest and the emptiest: reported from here on")
     memory_full_share: float = threshold(0.30, "that the fullest one is full at least")
     power_variation: float = threshold(0.15, "deviation of their power over its mean: reported from here on", most=10.0)

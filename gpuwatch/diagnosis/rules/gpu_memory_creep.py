@@ -12,15 +12,15 @@ Clears:
     No rise in the last quarter.
 Not when:
     Single jumps (the first evaluation, one long batch) and peaks that rise less and less, as those of random lengths
-    do. Lengths that are made to grow (a curriculum) look the same. A rise that is won back: each quarter of the time
-    has to rise.
+    do. Lengths that are made to grow (a curriculum) look the same. A rise that is given back: every quarter of the time
+    must show one.
 Causes:
     A loss summed up with its graph, outputs that are kept, or hooks that keep what they see.
 Fix:
     total_loss += loss.detach() (or .item() every n steps); outputs.append(out.detach().cpu()); evaluation under
     torch.no_grad().
 Gain:
-    No speed; it prevents an out-of-memory error. Given is the time until then.
+    No speed; it prevents an out-of-memory error. The finding gives the time until then.
 Verify:
     The peak does not grow.
 Source:
@@ -45,9 +45,9 @@ LEAST_PART, MOST_PART = 0.10, 0.50
 class Thresholds:
     steps: int = threshold(800, "over which it grew at least", least=100)
     grown_bytes: int = threshold(512 * 2**20, "that it grew at least", most=1099511627776)
-    grown_share: float = threshold(0.06, "of what it was that it grew at least", most=10.0)
+    grown_share: float = threshold(0.06, "growth over what it was, at least", most=10.0)
     share_per_100_steps: float = threshold(0.015, "that it grows at least", most=1.0)
-    soon_seconds: float = threshold(3600.0, "until memory is full, from which on any growth counts")
+    soon_seconds: float = threshold(3600.0, "until memory is full: below this any growth counts")
 
 
 @rule("gpu-memory-creep", family="memory", subject="run", level=Level.E2, thresholds=Thresholds)

@@ -6,8 +6,8 @@ Means:
 Evidence:
     The bytes that NVML counts into the GPU over what its link carries at its peak: the least share of the time that
     copies take; that the loader's batches are most of these bytes; and the idle time of the GPU in training that no
-    wait for data explains. What can be won back is at most the smaller of the two shares. Whether it is the copies that
-    the GPU idles for is not measured, so this is likely, not proven.
+    wait for data explains. What can be won back is at most the smaller of the two shares. Whether the GPU idles because
+    of the copies is not measured, so this is likely, not proven.
 Fires:
     10 %; critical from 20 % where it is proven. Where utilization is not known, a hint from 70 % of the link.
 Clears:

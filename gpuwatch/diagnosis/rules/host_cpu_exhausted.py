@@ -5,13 +5,13 @@ Means:
 Evidence:
     The machine's CPU at 90 % or more, or tasks that wait for a core 40 % of the time (PSI).
 Fires:
-    data-starvation holds and so does that, for a run with workers.
+    data-starvation holds and so does the evidence above, for a run with workers.
 Clears:
     CPU below 80 %, or the wait below 6 %.
 Not when:
-    Fewer workers would be faster, or a CPU quota throttles: those have their own rules. Without workers, or with
-    items that want a core for less than 30 % of their time, the cores are not what limits. Where workers also wait for
-    storage 30 % of their time, which of the two limits is not known: for information.
+    Fewer workers would be faster, or a CPU quota throttles: those have their own rules. Without workers, or with items
+    that need a core for less than 30 % of their time, the cores are not the limit. Where workers also wait for storage
+    30 % of their time, it is not known which of the two is the limit: information only.
 Causes:
     This run's own workers, or other processes: what the cores do beyond this run's process tree shows which.
 Fix:

@@ -1,8 +1,8 @@
 """The machine is short of memory: it swaps, or evicts the dataset from the page cache.
 
 Means:
-    What is read of the dataset does not stay in memory until it is needed again, or the memory of processes itself
-    goes to disk and back. Reading then costs what the storage costs, in every epoch.
+    What is read of the dataset does not stay in memory until it is needed again, or the memory of processes itself goes
+    to disk and back. Reading then takes as long as the storage takes, in every epoch.
 Evidence:
     Free memory as the kernel estimates it (page cache counts as free), the container's limit, memory pressure (PSI),
     pages that are read again, and swapping.

@@ -11,8 +11,8 @@ Fires:
 Clears:
     None for 10 minutes.
 Not when:
-    A single sample during a change of performance state. A brake that stays on rises only once, so its share of the
-    window counts as well as its events.
+    A single sample during a change of performance state. A brake that stays on is one event only, so its share of the
+    window counts as well.
 Causes:
     0x80: a power brake by the power supply or the chassis. 0x40: heat. 0x8: either of them.
 Fix:

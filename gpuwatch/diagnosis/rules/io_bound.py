@@ -9,14 +9,14 @@ Evidence:
     take 30 % or more of the workers' work (without workers: of the waits) while making a batch uses less than half
     a core, so those lines wait; network file systems show neither pressure nor state D.
 Fires:
-    data-starvation holds and so does that.
+    data-starvation holds and so does the evidence above.
 Clears:
     I/O pressure below 10 % and workers blocked less than 15 %; reading lines below 15 %.
 Not when:
-    The first epoch still fills the page cache: it may vanish by itself and the text says so. Memory is so short that
-    the page cache is evicted: then memory is the cause. I/O wait in percent proves nothing, it is idle CPU. All cores
-    are busy, a quota stops the run, or workers push each other off their cores: a line that reads may then wait for a
-    core. The cores would soon be full without the reading: its end would bring less than 1.05x.
+    The first epoch still fills the page cache: the wait may pass by itself, and the finding says so. Memory is so short
+    that the page cache is evicted: then memory is the cause. I/O wait in percent proves nothing, it is idle CPU. All
+    cores are busy, a quota stops the run, or workers push each other off their cores: a line that reads may then wait
+    for a core. Without the reading the cores would soon be the limit: removing it would bring less than 1.05x.
 Causes:
     Many small reads, a device at its throughput, a network file system, or a page cache that memory pressure empties
     (then host-memory-pressure comes before it). A first epoch reads from a cold cache and may pass.
@@ -24,9 +24,9 @@ Fix:
     Read large pieces: shards (WebDataset, streaming) or a local copy on NVMe. More workers help as long as the
     device is not saturated, as they need little CPU; prefetch_factor=4; cache decoded or resized items.
 Gain:
-    From halving what the workers wait for storage to its end, as far as the cores then carry what they compute, and at
-    most 1 / (1 - S). Before each worker has had its turn, or without workers, from nothing to that. Shards against
-    small files on local disks: 3-10x of the reading.
+    From halving the workers' waits for storage to removing them, as far as the cores then carry what they compute, and
+    at most 1 / (1 - S). Until every worker has delivered, or without workers, the range begins at nothing. Shards
+    against small files on local disks: 3-10x of the reading.
 Verify:
     I/O pressure and blocked workers down, the wait below 6 %.
 Source:

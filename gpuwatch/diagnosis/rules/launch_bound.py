@@ -4,18 +4,18 @@ Means:
     Each operation of the model costs the CPU some microseconds to launch. With small tensors the GPU is done before
     the next launch arrives, so it idles inside the step although data is there.
 Evidence:
-    L = 1 - utilization - S: idle time in training that no wait for data explains, nor logging where stacks can be
-    read, with a training thread that keeps a core busy on a machine that has cores to spare. The time in which that
-    thread copies batches to the GPU does not count, nor that in which it spins until the GPU is done (.item()), nor
-    that in which it runs the script's own code: no more idles for launches than the model and its optimizer take. Of
-    an optimizer's step 0.1 s count: one that takes longer computes on the CPU.
+    L = 1 - utilization - S: idle time in training that no wait for data explains, nor logging where stacks can be read,
+    with a training thread that keeps a core busy on a machine that has cores to spare. Time in which that thread copies
+    batches to the GPU, spins until the GPU is done (.item()) or runs the script's own code does not count: launches
+    cost at most the time that the model and its optimizer take. Of an optimizer's step 0.1 s counts: one that takes
+    longer computes on the CPU.
 Fires:
     L of 15 % or more and a main thread that uses at least 0.85 core.
 Clears:
     L below 8 %.
 Not when:
-    The wait for data is not known (then only low utilization is said); the cores are under pressure, so the thread
-    could not run; evaluation, checkpoints and other phases.
+    The wait for data is not known (then only low-util is reported); the cores are under pressure, so the thread could
+    not run; evaluation, checkpoints and other phases.
 Causes:
     Many tiny kernels (an eager optimizer, loops over tensors), much Python per step (hooks, logging), or a batch too
     small for the GPU.

@@ -1,8 +1,8 @@
 """NVLink or PCIe is losing packets.
 
 Means:
-    What arrives damaged is sent again, so nothing is wrong in the numbers, but collectives and copies take longer, and
-    a link that keeps failing goes down in the end. A link that is down leaves its share of the bandwidth to the others.
+    What arrives damaged is sent again, so results stay right, but collectives and copies take longer, and a link that
+    keeps failing goes down in the end. A link that is down leaves its share of the bandwidth to the others.
 Evidence:
     NVLink's state and its counters of CRC errors, replays and recoveries, and PCIe's replay counter, over the newest
     minute; which links were up earlier in this session.

@@ -11,7 +11,7 @@ Fires:
 Clears:
     The shape is gone, or the handover takes less than 3 %.
 Not when:
-    The workers are busy: their number counts then. Where this holds, workers-too-few is silent.
+    The workers are busy: then their number is what counts. Where this holds, workers-too-few is silent.
 Causes:
     Data that lies in memory, or a step that is shorter than the transfer of a batch from another process.
 Fix:

@@ -14,7 +14,7 @@ Not when:
     The GPU is busy in the meantime. Waiting for a number from the GPU before it is printed is sync-per-step. Stacks
     cannot be read.
 Causes:
-    A number asked of the GPU at each step (sync-per-step), histograms and images, or an upload that is waited for: the
+    A number read from the GPU at each step (sync-per-step), histograms and images, or an upload that blocks: the
     hottest line says which.
 Fix:
     Log every k-th step, so that it takes 1 % of the time; histograms and images rarer still, and in a thread.

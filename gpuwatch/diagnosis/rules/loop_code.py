@@ -6,26 +6,27 @@ Means:
     its queue is empty.
 Evidence:
     The share of training in which the training thread's stack is in the script's own code, with the line or function
-    that most of it is in; and of an optimizer's steps what exceeds 0.1 s each, which is more than launching takes. No
-    more of it than the time in which the GPU idles and neither waits for data nor logging explain it.
+    that most of it is in; and of an optimizer's steps what exceeds 0.1 s each, which is more than launching takes. It
+    counts at most as much as the GPU idles without waits for data or logging to explain it.
 Fires:
     10 % of the time.
 Clears:
     Below 6 %, in the window or in its newest half.
 Not when:
     The GPU is busy in the meantime, for then its queue hides the code. The GPU's use is not known, or the run computes
-    on the CPU. A function that makes batches is data-starvation. Evaluation, saving and what lasts longer than ten
-    steps once in a while are no part of the loop. A line that takes less than 5 ms of each step may be one that
-    launches. Garbage collection that the hook saw is gc-stall.
+    on the CPU. A function that makes batches is data-starvation. Evaluation, saving and rare pauses longer than ten
+    steps are not part of the loop. A line that takes less than 5 ms of each step may only be launching work. Garbage
+    collection that the hook saw is gc-stall.
 Causes:
     Metrics in each step, work that could be done ahead of time in a worker or in another process, or an off-loaded
     optimizer.
 Fix:
-    What training does not need, in every n-th step or once an epoch; the rest in the DataLoader's workers or in another
-    process. An optimizer's state on the GPU where it fits, else more batches to each of its steps.
+    Run what training does not need every n-th step or once an epoch, and the rest in the DataLoader's workers or in
+    another process. Keep an optimizer's state on the GPU where it fits, else use more batches for each of its steps.
 Gain:
     At most 1 / (1 - share), if the code can go elsewhere. The lower end leaves out another quarter and what copies
-    take, because the GPU's idle time may have other causes; of an optimizer half, and nothing where it is fused.
+    take, because the GPU's idle time may have other causes; for an optimizer it is half, and nothing where it is fused
+    already.
 Verify:
     The line's share is down, utilization and samples per second are up.
 Source:

@@ -12,7 +12,7 @@ Clears:
     Power above 70 % of the limit.
 Not when:
     The power limit was lowered, or power or heat already hold the clocks back; the run has stopped making steps.
-    Memory-bound models rightly live at 50-70 %: where no cause below applies, this is how the model is.
+    Memory-bound models normally run at 50-70 %: where no cause below applies, this is how the model works.
 Causes:
     32-bit arithmetic (amp-off, tf32-off), small kernels (compile-off, launch-bound), a batch too small
     (batch-headroom), or a model that is bound by memory, which is no fault.

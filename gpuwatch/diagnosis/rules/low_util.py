@@ -18,7 +18,7 @@ Fix:
     That of the cause. Where none is found, start the script with gpuwatch run, so that its waits and phases are
     seen.
 Gain:
-    None by itself: only one cause that explains the idle time can promise its return.
+    None by itself: only a cause that explains the idle time can promise it back.
 Verify:
     Mean utilization of 85 % or more.
 Source:

@@ -12,19 +12,19 @@ Fires:
 Clears:
     CPU pressure below 10 %, or less than 5 % idle inside steps.
 Not when:
-    The cores are calm: then kernels are too small (launch-bound). A CPU quota stops the group: the time it is stopped
-    for counts as waiting for a core too, so the rule is silent from a tenth of throttled periods on. The run waits for
-    batches from the very workers that take its core: with less CPU time they would be even slower.
+    The cores are calm: then kernels are too small (launch-bound). A CPU quota stops the group: the time for which it is
+    stopped counts as waiting for a core too, so the rule is silent once a tenth of the periods are throttled. The run
+    waits for batches from the very workers that take its core: with less CPU time they would be even slower.
 Causes:
     Foreign processes, where they use 30 % of the cores or more; else this run's own workers.
 Fix:
     Foreign work: off this run's cores (taskset, cgroup). Own workers: fewer where fewer keep up, and a lower priority
     for them (os.nice(10) in worker_init_fn).
 Gain:
-    Behind other programs: from the time spent waiting for a core to the idle time inside steps, and the waits for data
-    as far as workers are slowed down as well: as much as the training thread at least. Behind its own workers:
-    at most the time spent waiting for a core, and no more than their loading permits: nothing in three of four
-    simulated jobs, so no warning.
+    Behind other programs: from the time spent waiting for a core to the idle time inside steps, and to the waits for
+    data where the workers are slowed down at least as much as the training thread. Behind its own workers: at most the
+    time spent waiting for a core, and no more than their loading permits: nothing in three of four simulated jobs, so
+    no warning.
 Verify:
     The training thread waits for a core less than 5 % of the time, utilization up.
 Source:

@@ -5,7 +5,7 @@ Means:
     tensors, and the training thread launches nothing else in the meantime.
 Evidence:
     Hook: the optimizer's share of the step on the training thread, one of the optimizers that have a fused kernel, and
-    fused not asked for.
+    fused not set.
 Fires:
     10 % of the step.
 Clears:

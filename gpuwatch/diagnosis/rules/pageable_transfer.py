@@ -20,10 +20,10 @@ Fix:
     needs a pin_memory method. In a copy benchmark on A100: 0.646 s with neither, 0.658 with non_blocking alone,
     0.522 with pin_memory alone, 0.459 with both.
 Gain:
-    At most 1 / (1 - i), i being the smaller of the copies' share and of the GPU's idle time without the waits for
-    data: the rest of a copy's time is work that the GPU had queued. The pinned copy's own time stays: the batch's bytes
-    over what the link carries. Without event pairs the GPU may have worked through the waits, so that its idle time may
-    all be due to the copies. Where the GPU's use is not known there is no promise.
+    At most 1 / (1 - i), i being the smaller of the copies' share and the GPU's idle time without the waits for data:
+    the rest of a copy's time is work that the GPU had queued. The pinned copy's own time stays: the batch's bytes over
+    what the link carries. Without event pairs the GPU may have worked through the waits, so that its idle time may all
+    be due to the copies. Where the GPU's use is not known there is no promise.
 Verify:
     Copies below 3 % of the step.
 Source:
@@ -48,7 +48,7 @@ from gpuwatch.numbers import megabytes, percent
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    fire_share: float = threshold(0.05, "of the training thread stands in copies: reported from here on")
+    fire_share: float = threshold(0.05, "of the training thread's time goes into copies: reported from here on")
     clear_share: float = threshold(0.03, "until less does", bounded_by="fire_share")
     free_memory_share: float = threshold(0.20, "of the memory: with less free, pinning is not advised")
 

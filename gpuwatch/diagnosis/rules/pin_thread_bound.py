@@ -11,7 +11,7 @@ Fires:
 Clears:
     Below 70 %, or the wait is gone.
 Not when:
-    Stacks cannot be read. The workers are as busy: then they are the limit. The loader does not pin.
+    Stacks cannot be read. The workers are just as busy: then they are the limit. The loader does not pin.
 Causes:
     Thousands of small tensors or Python objects in a batch, each pinned separately; large float32 batches; batches of
     sizes that change, for which pinned memory is allocated again and again; a pin_memory() method of the batch's own

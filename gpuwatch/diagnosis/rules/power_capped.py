@@ -1,8 +1,8 @@
 """The GPU is working at its power limit; clocks are trimmed to stay inside it.
 
 Means:
-    Healthy for heavy training: the GPU gives all the power it may take. A limit below the card's default is a
-    setting somebody made.
+    Healthy for heavy training: the GPU uses all the power that it is allowed. A limit below the card's default was set
+    by somebody.
 Evidence:
     The software power cap in at least half of the samples, utilization at least 90 %, power at least 95 % of the
     limit; the enforced limit against the default.
@@ -11,7 +11,7 @@ Fires:
 Clears:
     Any of the three falls.
 Not when:
-    At the default limit it is no fault, only information: heavy training works there.
+    At the default limit it is no fault, only information: heavy training runs there.
 Causes:
     The card's own default limit, which is healthy, or a lower one that an administrator set or a chassis shares out.
 Fix:

@@ -21,8 +21,8 @@ Fix:
     By reason: sizes that change: torch.compile(dynamic=True), torch._dynamo.mark_dynamic, lengths padded to multiples
     of 64, drop_last=True; numbers that change: a tensor in their place.
 Gain:
-    1 / (1 - c), with c the share of compiling, of which one compilation more or less may have fallen into the time,
-    less what quicker steps after it make up for: the GPU works through what is queued meanwhile.
+    1 / (1 - c), where c is the share of time spent compiling, give or take one compilation, less what quicker steps
+    after it make up for: the GPU works through its queue meanwhile.
 Verify:
     No compilation in 10 minutes (TORCH_LOGS=recompiles prints each with its reason).
 Source:

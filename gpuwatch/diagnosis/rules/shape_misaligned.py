@@ -1,8 +1,8 @@
 """Layer sizes are not multiples of 8, so tensor cores are used badly.
 
 Means:
-    Tensor cores multiply 16-bit matrices in tiles of 8 and more. A side that does not divide leaves tiles half empty,
-    or makes cuBLAS take another kernel.
+    Tensor cores multiply 16-bit matrices in tiles of 8 and more. A side that is no multiple of that leaves tiles half
+    empty, or makes cuBLAS take another kernel.
 Evidence:
     Hook: matrices with a side that is no multiple of 8 hold at least 5 % of the parameters, and training runs in 16
     bits on a GPU with tensor cores.

@@ -12,14 +12,14 @@ Clears:
     Gone.
 Not when:
     The display server, the run's own evaluation process, sharing by design (MPS). Where process ids cannot be mapped
-    from inside a container, nothing is claimed. It does not wait for a minute: what it says of other readings is true
-    from the first of them on.
+    from inside a container, nothing is claimed. It does not wait for a full minute: other readings are affected from
+    the first one on.
 Causes:
     A second job, a notebook that keeps its context, an inference server, or a desktop.
 Fix:
     Another GPU, or exclusive process mode.
 Gain:
-    Unknown: there is no reading of this run alone. Findings from utilization, power and heat count one level less.
+    Unknown: nothing was measured of this run alone. Findings from utilization, power and heat count one level less.
 Verify:
     The other process is gone.
 Source:

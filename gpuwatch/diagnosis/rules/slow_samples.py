@@ -4,8 +4,8 @@ Means:
     Most batches are ready in time; now and then one holds an item that takes many times as long (a huge image, a
     corrupt file, a retried download), and because batches are handed over in order, all later ones wait.
 Evidence:
-    The waits' shape: the worst 5 % of the steps hold 75 % of the lost time, the median step loses less than 2 %, no
-    rhythm of the workers (autocorrelation at lag N below 0.3), over at least 200 steps. Batches multiply slow items:
+    The waits' shape: the worst 5 % of the steps account for 75 % of the lost time, the median step loses less than 2 %,
+    no rhythm of the workers (autocorrelation at lag N below 0.3), over at least 200 steps. Batches multiply slow items:
     with 1 % of them a batch of 16 holds one 15 % of the time. So where workers idle in between (busy less than 85 %)
     the tail is all steps whose wait is above the median by 8 median deviations and costs 2 % of a step, up to 25 % of
     them. Where the workers report how long each batch took, those times have to differ too (deviation over mean of at
@@ -14,12 +14,12 @@ Evidence:
 Fires:
     That shape and 5 % lost.
 Clears:
-    Below 3 % lost, or after a time without late batches that as many as the window holds leave by chance once in
-    20 times.
+    Below 3 % lost, or after a stretch without late batches that, as often as they came in the window, chance would
+    leave only once in 20 times.
 Not when:
-    Checkpoints, evaluation and epoch starts (left out); many workers that deliver all together and then let the run
-    wait all together, each batch having taken about as long as the next; waits in rhythm, or usual batches that take
-    the workers too long without the slow ones, which mean workers too slow on average; a loader without workers.
+    Checkpoints, evaluation and epoch starts (left out); many workers that deliver at the same time and then all make
+    the run wait, with batches that take about equally long; waits in rhythm, or ordinary batches that already take the
+    workers too long, which means workers that are too slow on average; a loader without workers.
 Causes:
     Items that are much larger than the others or corrupt; a retry over the network. The same items come late in every
     epoch.
@@ -29,16 +29,17 @@ Fix:
     saves another 5 % of the time: it changes the order of batches and so exact reproducibility.
 Gain:
     The batches that the workers made are replayed through a model of torch's queues, with the present settings and with
-    the advised ones: the measured loss shrinks as the modelled one does, as far as cores permit. How many slow items a
-    minute holds is chance, and one with many of them is reported: the batches of the last 10 minutes count, 1,024 at
-    most, unless they lost clearly more or less. 24 draws from them give the range. Measured with torch 2.13 and one
-    slow item in 100, with the model's prediction in parentheses: prefetch_factor=8 2.11x (2.11x), prefetch_factor=4
-    1.60x (1.59x) and 1.25x (1.27x), in_order=False 2.18x (2.31x), 2.28x (2.31x) and 1.24x (1.27x). With several ranks
-    each also waits for the others' slow items, so the gain is at least this: a hint. Where batches are not timed, or
-    the model misses the loss by a third of it and chance does not explain that: 40 to 75 % of the loss in outliers for
-    both settings together, and no more than workers that are busy all the time deliver.
+    the advised ones: the measured loss shrinks as the modelled one does, as far as cores permit. How many slow items
+    fall into a minute is chance, and a minute with many of them is the one that gets reported. So the batches of the
+    last 10 minutes count, 1,024 at most, unless they lost clearly more or less. 24 draws from them give the range.
+    Measured with torch 2.13 and one slow item in 100, with the model's prediction in parentheses: prefetch_factor=8
+    2.11x (2.11x), prefetch_factor=4 1.60x (1.59x) and 1.25x (1.27x), in_order=False 2.18x (2.31x), 2.28x (2.31x) and
+    1.24x (1.27x). With several ranks each also waits for the others' slow items, so the gain is at least this: a hint.
+    Where batches are not timed, or the model misses the loss by a third of it and chance does not explain that: 40 to
+    75 % of the loss in outliers for both settings together, and no more than workers that are busy all the time
+    deliver.
 Verify:
-    Such steps hold less than 30 % of the lost time.
+    Such steps account for less than 30 % of the lost time.
 Source:
     pytorch#105203, DataLoader's in_order and its queues (torch/utils/data/dataloader.py); measured as above.
 """
@@ -81,7 +82,7 @@ class Thresholds:
     fire_share: float = threshold(0.05, "of the time is lost to waits: reported from here on")
     clear_share: float = threshold(0.03, "until less is lost", bounded_by="fire_share")
     steps: int = threshold(200, "in the window at least", least=20)
-    held_share: float = threshold(0.75, "of the lost time that a few late batches hold, at least")
+    held_share: float = threshold(0.75, "of the lost time that a few late batches cause, at least")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ Means:
     Batches are handed over in order, each worker makes every N-th. One of them takes longer for each of its batches, so
     the others fill their part of the queue and idle until its batch is there.
 Evidence:
-    How busy each worker is, and how long its batches take it in the median: by its own record of them, with a hook.
-    Without one: how busy it is by samples of its stack, and how the waits are distributed. Where stacks can be read,
-    the line that the slow one is at.
+    How busy each worker is, and the median time that its batches take: with a hook, by its own record of them. Without
+    one: how busy it is by samples of its stack, and how the waits are distributed. Where stacks can be read, the line
+    that the slow one is at.
 Fires:
     data-starvation holds, half of the workers or fewer are busy at least 85 % of the time, each of the others less than
     60 %, and the batches of the slow ones take 1.5 times as long. Without a hook most of the
@@ -15,8 +15,8 @@ Clears:
     The others are busy too, or the wait is gone.
 Not when:
     Workers are not all seen for long enough: new ones in each epoch of a few seconds. Batches are handed over out of
-    order (in_order=False), where a slow worker holds up none. Slow items that come to one worker after the other; from
-    outside a worker with batches of seconds cannot be distinguished from one that got the slow items of a minute.
+    order (in_order=False), where a slow worker delays no other. Slow items that come to one worker after the other;
+    from outside a worker with batches of seconds cannot be distinguished from one that got the slow items of a minute.
 Causes:
     An IterableDataset whose shards are not alike: one is larger, compressed otherwise, or lies on slower storage; a
     worker that retries downloads or reads from slow files only; a worker on a core that other programs use.

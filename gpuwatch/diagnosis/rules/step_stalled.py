@@ -6,11 +6,11 @@ Means:
 Evidence:
     No step for 60 s or ten of the slowest steps, GPU utilization below 5 %, the process tree uses less than a tenth of
     a core and reads or writes less than 100 kB/s, process alive. Where stacks can be read, the line it is at, and since
-    when; without a hook it must be there for 60 s. In an evaluation, a save or a compilation the same, for five
-    minutes, where its stack is in there.
+    when; without a hook it must be there for 60 s. In an evaluation, a save or a compilation the same must hold for
+    five minutes, with its stack in that phase.
 Fires:
     All of that holds in two evaluations. Where neither its stack nor its processes show what it waits for, it may have
-    left its loop, or stand at a breakpoint: for information at first, a warning after a quarter of an hour.
+    left its loop, or be at a breakpoint: information at first, a warning after a quarter of an hour.
 Clears:
     A step arrives.
 Not when:
@@ -24,7 +24,7 @@ Fix:
     By what the process shows: missing or dead workers, blocked reads, or the line it is at; DataLoader(timeout=120)
     turns a silent wait for a worker into an error.
 Gain:
-    None to be computed: without it the run makes no progress at all.
+    It cannot be computed: until this is fixed the run makes no progress at all.
 Verify:
     Steps resume.
 Source:

@@ -6,8 +6,8 @@ Evidence:
     Hook: the median step of the newest two blocks (each at least 100 settled steps and 10 s) compared with the best two
     neighbouring blocks of this run at the same batch size; and which part of the step grew.
 Fires:
-    Both newest blocks 8 % slower, by four times what one block usually differs from the next, and 4 % in the mean over
-    their steps, for 30 s. That usual change is known after seven blocks.
+    Both newest blocks are 8 % slower, by at least four times the usual difference between one block and the next, and 4
+    % slower in the mean over their steps, for 30 s. The usual difference is known after seven blocks.
 Clears:
     Less than 4 %.
 Not when:
@@ -58,11 +58,11 @@ OTHER = (
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     fire_ratio: float = threshold(
-        1.08, "of the step time to the best of this run: reported from here on", least=1.0, most=100.0
+        1.08, "times the best step time of this run: reported from here on", least=1.0, most=100.0
     )
     clear_ratio: float = threshold(1.04, "until it is lower", bounded_by="fire_ratio", least=1.0, most=100.0)
     # The best of many blocks lies two sigma low, the newest may lie one high: on a shared CPU that is 8 % at times.
-    noise_ratio: float = threshold(4.0, "times the noise of the step time, at least, by which it grew")
+    noise_ratio: float = threshold(4.0, "times the noise of the step time that it grew by, at least")
 
 
 @rule(

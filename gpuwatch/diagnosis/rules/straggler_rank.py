@@ -3,12 +3,11 @@
 Means:
     Ranks meet in every backward pass; the first to arrive wait. The straggler is the rank that waits least.
 Evidence:
-    Per rank, seconds per step in backward, where the waiting for the others shows: the hook's, or from samples of
-    its stack and its counted batches. A loop that asks for the loss in each step (`loss.item()`) waits there: what lies
-    outside of all known parts is added where the others have more of it. Score = (median rank's - least rank's) /
-    median step. Where Python runs ahead
-    of the GPUs the wait shows in no certain place: there it is the time by which a GPU that is never idle takes
-    longer than the others' that spin, drawing less power, or whose clocks are higher. At least 80 % of the ranks
+    Per rank, seconds per step in backward, where the waiting for the others shows: the hook's, or from samples of its
+    stack and its counted batches. A loop that asks for the loss in each step (`loss.item()`) waits there: time outside
+    all known parts is added where the others have more of it. Score = (median rank's - least rank's) / median step.
+    Where Python runs ahead of the GPUs the wait has no fixed place: there it is the time by which a GPU that is never
+    idle takes longer than the others, which spin at lower power or have higher clocks. At least 80 % of the ranks
     measured.
 Fires:
     10 %; critical from 20 %.
@@ -16,12 +15,11 @@ Clears:
     Below 6 %.
 Not when:
     Ranks with different work by design; fewer than two ranks measured. A rank that is merely slower in forward or
-    loading: only what the others wait for it counts. Loaders that are all too slow: then one rank is the last one for
-    minutes by chance, and nothing is won by what slows it down. So a rank that waits for its own loader has to do so
-    more than the others in all parts of the window, its workers have to take longer for a batch, both beyond chance,
-    and the others' workers have to have time to spare: no more than that is counted. Nor are a rank's waits for others
-    that wait for data, which show in any part of its step; nor one that saves or evaluates for all; nor one whose first
-    batch came later than the others'.
+    loading: only what the others wait for it counts. Loaders that are all too slow: then one rank can be the last one
+    for minutes by chance, and fixing it gains nothing. So a rank's waits for its own loader count only if it waits more
+    than the others in all parts of the window and its workers take longer for a batch, both beyond chance, and only as
+    far as the others' workers have time to spare. A rank that waits for others which wait for data, as that shows in
+    any part of its step; one that saves or evaluates for all; one whose first batch came later than the others'.
 Causes:
     Its loading, its copies, its forward pass or its GPU's clock, whichever it has more of than the others. The same
     rank in every epoch: hardware. Another one in each: data.

@@ -17,14 +17,15 @@ Not when:
     The GPU is busy, or the run computes on the CPU, where nothing is queued and nothing can be won back. Stacks
     cannot be read. Mixed precision's scaler and gradient clipping wait by themselves.
 Causes:
-    Without workers it exposes the loading that was hidden behind the GPU's queue; with a busy thread it exposes the
-    launches; or an explicit torch.cuda.synchronize().
+    A number that is read in every step, or an explicit torch.cuda.synchronize(). Without workers that exposes the
+    loading that was hidden behind the GPU's queue; with a busy thread it exposes the launches.
 Fix:
     Keep a running sum on the device, and ask for it every k-th step.
 Gain:
-    At most 1 / (1 - r), r as high as the samples leave it open; at least three quarters of r where the training thread
-    loads by itself, half of it with workers, nothing where copies from pageable memory or other ranks make the thread
-    wait as well. Published: 1.04x, 1.05x (152 to 145 ms a step), 1.05-1.10x; an explicit synchronize 25 %.
+    At most 1 / (1 - r), r being the highest value that the samples allow; at least three quarters of r where the
+    training thread loads by itself, half of it with workers, nothing where copies from pageable memory or other ranks
+    make the thread wait as well. Published: 1.04x, 1.05x (152 to 145 ms a step), 1.05-1.10x; an explicit synchronize 25
+    %.
 Verify:
     The line's share is down, utilization and samples per second are up.
 Source:

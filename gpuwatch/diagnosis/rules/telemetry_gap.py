@@ -10,8 +10,7 @@ Fires:
 Clears:
     A clean minute.
 Not when:
-    Fewer than one poll in twenty is late. A clock that jumps or a suspended machine shows as late polls, not by
-    itself.
+    Fewer than one poll in twenty is late. A clock that jumps or a suspended machine shows only as late polls.
 Causes:
     A loaded or suspended machine, a driver that answers late, or records that the trainer sent faster than they were
     read.

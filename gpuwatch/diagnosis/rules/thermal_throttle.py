@@ -3,9 +3,9 @@
 Means:
     The driver (software slowdown) or the chip itself (hardware slowdown) trades speed for temperature.
 Evidence:
-    The share of time the thermal counters ran, which no poll can miss, else the share of samples with a thermal
-    reason: of the driver's and the chip's the larger one, as both can hold the clock at once; and the SM clock, in
-    its lowest twentieth, below 95 % of what it was while nothing slowed it.
+    The share of time the thermal counters ran, which no poll can miss, else the share of samples with a thermal reason:
+    the larger of the driver's and the chip's, as both can hold the clock at once; and the SM clock, in its lowest
+    twentieth, below 95 % of what it was while nothing slowed it.
 Fires:
     5 % of the time; critical from 25 %.
 Clears:

@@ -24,13 +24,12 @@ Fix:
     MKL_NUM_THREADS and OPENBLAS_NUM_THREADS before NumPy is imported (the last alone where training itself computes
     on the CPU); more where there are fewer workers than cores.
 Gain:
-    One over what the GPU is busy, or without a GPU 1 / (1 - S), within the 5 % by which a minute's figure is off: the
-    crowd slows launches as well as loading. Promised only where that is no more than a quarter above what is left when
-    batches are made as many times as fast as threads now compete for each core, up to 4 times, and what a batch waits
-    for storage stays: else what a batch takes one thread decides, which no CPU time tells while they spin, and there is
-    a hint with both ends. Measured with
-    np.linalg.svd in 4 workers on 2 cores: 8.7 batches a second, 59.8 with one OpenBLAS thread each; reported were 4 and
-    10 times.
+    One over the GPU's busy share, or without a GPU 1 / (1 - S), within the 5 % by which a minute's figure is off: too
+    many threads slow launches as well as loading. It is promised only where it is no more than a quarter above a second
+    estimate, in which batches are made as many times as fast as threads now compete for each core, up to 4 times, and
+    their waits for storage stay. Otherwise the gain depends on how long one thread takes for a batch, which CPU time
+    does not show while threads spin: then there is a hint with both ends. Measured with np.linalg.svd in 4 workers on 2
+    cores: 8.7 batches a second, 59.8 with one OpenBLAS thread each; 4 and 10 times were reported.
 Verify:
     Fewer than 1.2 active threads per core, and the kernel's share down.
 Source:

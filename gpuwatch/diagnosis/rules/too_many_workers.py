@@ -1,14 +1,14 @@
 """There are more loader workers (times ranks) than CPU cores can run.
 
 Means:
-    Workers take the cores from each other and from the training thread; each rank often chose its number as if it
+    Workers take the cores from each other and from the training thread; each rank often chooses its number as if it
     owned the machine.
 Evidence:
     Workers of all ranks on this machine above 1.2 times the cores they may use, and a sign that it hurts: tasks
     waiting for a core (PSI 20 % or more), 200 forced switches per worker and second, or 5 % lost to waits for data.
 Fires:
     Both hold, and fewer workers make batches 1.2 times as fast (the middle of what is possible), judged over at least
-    three batches of each worker. A note, for fewer may bring nothing; a warning where no wait is measured.
+    three batches of each worker. Information, because fewer may bring nothing; a warning where no wait is measured.
 Clears:
     No more workers than cores, or fewer are not even 1.1 times as fast.
 Not when:

@@ -24,8 +24,8 @@ Gain:
 Verify:
     Standard deviation below 10 points, swing below 20, mean of 85 % or more.
 Source:
-    Target of tuned jobs (below 10 points); SageMaker debugger (95th above 70 and 5th below 10); alone it was a
-    truly starved job in 51 % of simulated cases only.
+    Target of tuned jobs (below 10 points); SageMaker debugger (95th above 70 and 5th below 10); on its own it meant a
+    truly starved job in only 51 % of simulated cases.
 """
 
 from __future__ import annotations

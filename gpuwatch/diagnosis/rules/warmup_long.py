@@ -4,15 +4,16 @@ Means:
     The job holds its GPU and has not begun to train: it compiles, downloads, indexes its dataset, or waits for other
     ranks.
 Evidence:
-    How long the process lives, whether steps have settled (ten of them, the last five within 20 % of the five before),
-    and what it does meanwhile: a known phase, or the line its training thread is at.
+    How long the process has been running, whether steps have settled (ten of them, the last five within 20 % of the
+    five before), and what it does meanwhile: a known phase, or the line its training thread is at.
 Fires:
     No steady step after ten minutes; a warning from twenty.
 Clears:
     Steps are steady.
 Not when:
-    It holds no GPU: a job that only prepares data costs none. Attached to from outside, the ten minutes count from then
-    on, because steps before that were not seen; and nothing is reported where neither hook nor stacks show steps.
+    It holds no GPU: a job that only prepares data costs none. For a process attached to from outside the ten minutes
+    count from then on, because earlier steps were not seen; and nothing is reported where neither hook nor stacks show
+    steps.
 Causes:
     Compilation, a download, a scan of the dataset, or the start of NCCL, as shown by a phase or the stacks.
 Fix:

@@ -8,8 +8,8 @@ Evidence:
     line that takes the largest share of their busy time, with its 95 % interval and the library function below it,
     which tells decoding from augmenting, preprocessing and collating.
 Fires:
-    data-starvation holds and so does that, where neither a CPU quota nor busy cores nor too many workers explain
-    it.
+    data-starvation holds and so does the evidence above, and neither a CPU quota nor busy cores nor too many workers
+    explain it.
 Clears:
     The wait is below 6 %.
 Not when:
@@ -22,9 +22,9 @@ Fix:
     kornia on the batch, with data_keys for masks), decode smaller or with a faster decoder, preprocess once before
     training, store items resized, cache what repeats.
 Gain:
-    An operation with share a of the workers' time leaves Tb x (1 - a): today's step time over the longest of
-    computing a step, that, and the CPU seconds of both over the cores, from halving the line to removing it. Without
-    stacks the line is not known: then at most 1 / (1 - S).
+    Without an operation that takes the share a of the workers' time Tb, Tb x (1 - a) is left. The gain is today's step
+    time over the longest of computing a step, what is left, and the CPU seconds of both over the cores: from halving
+    the line to removing it. Without stacks the line is not known: then at most 1 / (1 - S).
 Verify:
     CPU per worker down, the wait below 6 %.
 Source:

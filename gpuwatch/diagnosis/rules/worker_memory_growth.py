@@ -5,9 +5,9 @@ Means:
     reference count, so the page it lies on is copied for each worker: a dataset held in lists or dicts is in memory
     once per worker in the end, until the kernel kills the job.
 Evidence:
-    Memory that is a worker's alone (Private_Dirty, without any page cache), read of two workers every 30 s, for all
-    of them; a straight line through ten minutes of it, and the memory that is left below 90 % of the machine's or of
-    the container's limit.
+    Memory that belongs to a worker alone (Private_Dirty, without any page cache), read of two workers every 30 s, for
+    all of them; a straight line through ten minutes of it, and the memory that is left below 90 % of the machine's or
+    of the container's limit.
 Fires:
     The line explains more than 80 % of the points, and what is left lasts less than two hours.
 Clears:

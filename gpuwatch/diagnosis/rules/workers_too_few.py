@@ -4,10 +4,10 @@ Means:
     Every worker is busy all the time and still the training thread waits, typically for every N-th batch with N
     workers; the machine has cores that nothing uses.
 Evidence:
-    Workers busy at least 85 % of the time (their own records, else samples of their stacks), or their batches take
-    them so long by their own records that they would be too slow if they never idled; free cores within affinity and
-    quota, and, where a hook times the waits, the comb: their autocorrelation at lag N is 0.6 or more where every
-    worker is too slow (0.84-0.94 measured, 0.07-0.25 otherwise).
+    Workers busy at least 85 % of the time (their own records, else samples of their stacks), or, by their own records,
+    batches that take them so long that they would be too slow even if they never idled; free cores within affinity and
+    quota, and, where a hook times the waits, the comb: their autocorrelation at lag N is 0.6 or more where every worker
+    is too slow (0.84-0.94 measured, 0.07-0.25 otherwise).
 Fires:
     data-starvation holds, workers are busy, at least 2 cores (or what the added workers need) are free, and there
     are fewer than 0.7 of the workers that the cores carry.

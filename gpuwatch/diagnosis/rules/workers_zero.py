@@ -6,19 +6,18 @@ Means:
 Evidence:
     The loader's own num_workers (reported by the hook, or read from the live object), and a run that loses time to
     waits for data. The wait for a batch is what one worker would take for it. Where stacks can be read, the line of
-    loading that takes most of the waits. Where a thread of the training process reads the loader ahead and the training
-    waits for that, a batch takes it a whole step, times the share of the time that its stacks show it busy.
+    loading that takes most of the waits. Where a thread of the training process reads the loader ahead and training
+    waits for it, a batch is counted as a whole step times the share of time in which the thread's stacks show it busy.
 Fires:
     data-starvation holds and the training loader has no workers.
 Clears:
     Workers appear or the wait is gone.
 Not when:
-    The data is in memory and a batch takes a millisecond: workers then made a 6 ms step 8 to 13 ms long. The wait
-    is hidden behind queued GPU work. The loader is one for evaluation. The cores have nothing to give: training on
-    the CPU needs them itself.
+    The data is in memory and a batch takes a millisecond: workers then made a 6 ms step 8 to 13 ms long. The wait is
+    hidden behind queued GPU work. The loader is one for evaluation. The cores have no time to spare: training on the
+    CPU needs them itself.
 Causes:
-    Reading, decoding or collating: the stacks' line says which, and the rules for workers ask again once there are
-    some.
+    Reading, decoding or collating: the stacks' line says which, and the rules for workers apply once there are some.
 Fix:
     num_workers = ceil(1.2 x seconds to load a batch / seconds to compute one), within what cores, memory, shared memory
     and the epoch allow; persistent_workers=True, so that they live on from epoch to epoch; pin_memory=True with a GPU.
