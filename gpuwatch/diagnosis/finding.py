@@ -68,6 +68,7 @@ class CallEdit:
     """Keyword arguments to set in the call that starts at file:line; values are Python source text.
 
     `present` is what the running process has: a place in the source that says otherwise is not where it comes from.
+    `is_for_it_alone`: what another such call takes from the same name is set in the call, so that the other keeps it.
     """
 
     call: str  # "DataLoader"
@@ -75,6 +76,7 @@ class CallEdit:
     line: int
     keywords: Mapping[str, str]
     present: Mapping[str, str] = field(default_factory=dict)
+    is_for_it_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

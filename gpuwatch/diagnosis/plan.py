@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwatch.diagnosis.advice.cost import MINUTE_ERROR
-from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE, without
+from gpuwatch.diagnosis.advice.gains import HIGHEST_SHARE, middle, without
 from gpuwatch.diagnosis.advice.pauses import epoch_edges
 from gpuwatch.diagnosis.advice.sampled import is_sampled, train_share
 from gpuwatch.diagnosis.advice.starvation import idle_share
 from gpuwatch.diagnosis.finding import LEVEL_WORDS, Finding, Gain, Level, PlanStep, Severity
-from gpuwatch.diagnosis.rule import Rule, run_case_of
+from gpuwatch.diagnosis.rule import LEAST_GAIN, Rule, run_case_of
 from gpuwatch.diagnosis.tree import SYMPTOM, WAITS
 from gpuwatch.timeline.windows import RunWindow, Scene, Share
 
@@ -81,13 +81,17 @@ def settle(placed: Sequence[Placed], order: dict[str, int]) -> tuple[Finding, ..
 
 
 def in_order(findings: Iterable[Finding], order: Mapping[str, int]) -> tuple[Finding, ...]:
-    """Worst first, those that another one comes before last; alike ones by the rules' `order`."""
+    """Worst first, those that another one comes before last; alike ones by the rules' `order`.
+
+    A finding of no known gain comes before one that is worth less than a warning: unknown is not nothing.
+    """
     return tuple(
         sorted(
             findings,
             key=lambda finding: (
                 finding.behind is not None,
                 finding.severity.order,
+                finding.gain is not None and middle(finding.gain) < LEAST_GAIN,
                 -(finding.gain.low if finding.gain else 1.0),
                 order.get(finding.rule, len(order)),  # a recording may have rules that this version does not
                 finding.run or "",

@@ -115,6 +115,7 @@ def keyword_changes(edit: KeywordEdit, call: ast.Call, module: Module, files: Fi
         raise CannotEditError(f"the call takes its arguments from * or **: set {', '.join(edit.keywords)} there")
     displays = displays_of(spread[0], module, edit.present) if spread else []
     own_workers = argument(call, "num_workers", edit.call)
+    shared = _shared_with(call, edit.call, module) if isinstance(edit, CallEdit) and edit.is_for_it_alone else set()
     elsewhere: list[Change] = []
     here: dict[str, str] = {}
     missing: dict[str, str] = {}
@@ -129,7 +130,7 @@ def keyword_changes(edit: KeywordEdit, call: ast.Call, module: Module, files: Fi
                     (here if own_workers and name in _NEED_WORKERS else missing)[name] = text
                 else:
                     elsewhere += follow(value, trail)
-            elif isinstance(value, SOURCES):
+            elif isinstance(value, SOURCES) and ast.dump(value) not in shared:
                 elsewhere += follow(value, trail)
             else:
                 here[name] = text
@@ -138,7 +139,7 @@ def keyword_changes(edit: KeywordEdit, call: ast.Call, module: Module, files: Fi
         except CannotEditError as error:
             others = ", ".join(f"{other}={each}" for other, each in edit.keywords.items() if other != name)
             raise CannotEditError(f"{error}{f'; together with {others}' if others else ''}") from error
-    workers = own_workers or value_in(displays, "num_workers", module)
+    workers = None if "num_workers" in here else own_workers or value_in(displays, "num_workers", module)
     elsewhere += added_to(displays, _for_any_number(missing, workers, module), module)
     here = {
         name: text
@@ -149,6 +150,13 @@ def keyword_changes(edit: KeywordEdit, call: ast.Call, module: Module, files: Fi
     if not changes:
         raise AlreadySoError(done)
     return changes
+
+
+def _shared_with(call: ast.Call, of: str, module: Module) -> set[str]:
+    """What other calls of the same name are given, by its `ast.dump`."""
+    names = imported_as(module, of)
+    others = [each for each in calls_in(module.tree) if each is not call and called(each) in names]
+    return {ast.dump(value) for each in others for value in (*each.args, *(one.value for one in each.keywords))}
 
 
 def _for_any_number(keywords: Mapping[str, str], workers: ast.expr | None, module: Module) -> dict[str, str]:

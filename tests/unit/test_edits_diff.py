@@ -23,6 +23,28 @@ def added(source: str, **keywords: str) -> list[str]:
     return [line[1:] for line in text.splitlines() if line.startswith("+") and not line.startswith("+++")]
 
 
+def test_what_another_loader_shares_is_set_in_the_call_where_it_is_for_this_one_alone() -> None:
+    source = (
+        'parser.add_argument("--workers", type=int, default=1)\nargs = parser.parse_args()\n'
+        "train = DataLoader(a, num_workers=args.workers)\nheld_out = DataLoader(b, num_workers=args.workers)\n"
+    )
+    keywords = {"num_workers": "2", "persistent_workers": "True"}
+    alone = edit_diff(CallEdit("DataLoader", FILE, 4, keywords, is_for_it_alone=True), lambda path: source.encode())
+    assert alone.text is not None
+    assert [line for line in alone.text.splitlines() if line[0] in "+-"][2:] == [
+        "-held_out = DataLoader(b, num_workers=args.workers)",
+        "+held_out = DataLoader(b, num_workers=2, persistent_workers=True)",
+    ]
+    both = edit_diff(CallEdit("DataLoader", FILE, 4, keywords), lambda path: source.encode())
+    assert both.text is not None and '+parser.add_argument("--workers", type=int, default=2)' in both.text
+
+
+def test_a_name_of_the_call_alone_is_followed() -> None:
+    source = "count = 1\ntrain = DataLoader(a)\nheld_out = DataLoader(b, num_workers=count)\n"
+    edit = CallEdit("DataLoader", FILE, 3, {"num_workers": "2"}, is_for_it_alone=True)
+    assert "+count = 2" in (edit_diff(edit, lambda path: source.encode()).text or "")
+
+
 def test_changes_a_keyword_and_nothing_else() -> None:
     text = diff("a = 1\nb = DataLoader( x,num_workers = 0 , shuffle=True )  # note\n", line=2, num_workers="10").text
     assert text == (

@@ -64,6 +64,11 @@ def test_the_worst_comes_first_and_the_larger_gain_before_the_smaller() -> None:
     assert [f.rule for f in judged(rules, ONE_RUN)] == ["broken", "large", "small", "info", "hint"]
 
 
+def test_a_gain_that_is_not_known_comes_before_one_below_five_percent() -> None:
+    rules = [sayer("tiny", gain=1.04), sayer("unknown"), sayer("small", gain=1.06)]
+    assert [f.rule for f in judged(rules, ONE_RUN)] == ["small", "unknown", "tiny"]
+
+
 def test_what_another_finding_explains_stands_behind_it_and_last() -> None:
     rules = [
         sayer("data-starvation", Severity.INFO),

@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 
 from gpuwatch.diagnosis.engine import Engine
-from gpuwatch.diagnosis.finding import Draft, Edit, Finding, IntervalEdit, Severity
+from gpuwatch.diagnosis.finding import CallEdit, Draft, Edit, Finding, IntervalEdit, Severity
 from gpuwatch.samples import GpuProcess, GpuStatus
 from gpuwatch.timeline.windows import LinkErrors, RankWindow, Scene
 from tests.unit.edit_sources import FILE, changed, line_of, refused
@@ -348,7 +348,8 @@ class TestEvaluation:
         finding = one_of(findings(self.evaluating(0.1, waiting=0.8)), "eval-stall")
         assert finding.severity is Severity.WARNING
         assert finding.fix is not None and finding.fix.edit is not None
-        assert finding.fix.edit.line == 95
+        assert isinstance(finding.fix.edit, CallEdit)
+        assert (finding.fix.edit.line, finding.fix.edit.is_for_it_alone) == (95, True)
         assert finding.fix.edit.keywords == {"num_workers": "8", "persistent_workers": "True"}
 
     def test_it_is_not_blamed_on_the_training_loader(self) -> None:

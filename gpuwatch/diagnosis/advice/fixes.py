@@ -59,7 +59,7 @@ def loader_fix(loader: LoaderFacts | None, keywords: Mapping[str, str], text: st
     file, line = place_of(loader)
     edit = None
     if loader is not None and file is not None and line is not None:
-        edit = CallEdit(CALL, file, line, keywords, _present(loader, keywords))
+        edit = CallEdit(CALL, file, line, keywords, _present(loader, keywords), is_for_it_alone=loader.role == "eval")
     return Fix(text=text, code=call_code(keywords), file=file, line=line, value=value, edit=edit)
 
 
