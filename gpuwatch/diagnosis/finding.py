@@ -191,6 +191,7 @@ class Fix:
     value: float | int | str | None = None
     edit: Edit | None = None
     also: tuple[Edit, ...] = ()  # what belongs to the same change, at other places
+    can_be_tried: bool = True  # not what speeds up an evaluation: a trial measures training alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,9 @@ def trial_command(fix: Fix, run: RunWindow | None) -> str | None:
 
     Of several ranks it is not known how they were launched.
     """
-    if run is None or len(run.ranks) != 1 or not run.critical.facts.command or fix.edit is None:
+    if run is None or len(run.ranks) != 1 or not run.critical.facts.command:
+        return None
+    if fix.edit is None or not fix.can_be_tried:
         return None
     changes: list[str] = []
     for edit in (fix.edit, *fix.also):

@@ -108,6 +108,11 @@ def test_several_ranks_were_launched_nobody_knows_how() -> None:
     assert trial_command(Fix("do it", edit=LOADER), None) is None
 
 
+def test_what_a_trial_does_not_measure_is_not_offered() -> None:
+    assert trial_command(Fix("do it", edit=LOADER), RUN) is not None
+    assert trial_command(Fix("do it", edit=LOADER, can_be_tried=False), RUN) is None
+
+
 def test_report_offers_the_command_with_the_fix() -> None:
     document = report(findings=[starvation()])
     fix = document.findings[0].fix

@@ -348,7 +348,7 @@ class TestEvaluation:
         finding = one_of(findings(self.evaluating(0.1, waiting=0.8)), "eval-stall")
         assert finding.severity is Severity.WARNING
         assert finding.fix is not None and finding.fix.edit is not None
-        assert isinstance(finding.fix.edit, CallEdit)
+        assert isinstance(finding.fix.edit, CallEdit) and not finding.fix.can_be_tried
         assert (finding.fix.edit.line, finding.fix.edit.is_for_it_alone) == (95, True)
         assert finding.fix.edit.keywords == {"num_workers": "8", "persistent_workers": "True"}
 

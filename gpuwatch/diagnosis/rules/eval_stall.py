@@ -155,6 +155,7 @@ def _feed(case: RunCase, total: PhaseTotals) -> Fix:
     keywords = worker_keywords(loader, count, on_gpu=case.run.critical.facts.device == "cuda")
     before = "" if now is None else f" instead of {now}"
     fix = loader_fix(loader, keywords, f"Give the evaluation loader {count} workers{before}", count)
+    fix = replace(fix, can_be_tried=False)
     return fix if fix.file is not None else replace(fix, file=total.file, line=total.line)
 
 
