@@ -183,7 +183,7 @@ def _beside_command(session: Session, path: Path, arguments: argparse.Namespace)
             _let_end(monitor)
         _say_result(monitor.stop_recording())
         if ended is None:
-            say("gpuwatch: the command goes on, and its exit code is waited for")
+            say("gpuwatch: the command goes on; gpuwatch waits for its exit code")
         if monitor.timeline.trainer_identities() and all(
             run.visibility == "process" for run in monitor.snapshot().runs
         ):

@@ -69,7 +69,7 @@ class Engine:
 
     @property
     def pending(self) -> tuple[tuple[str, str], ...]:
-        """(rule, subject) whose condition held at the last evaluation, not yet for long enough."""
+        """(rule, subject) whose condition held at the last evaluation, but not for long enough yet."""
         return tuple(key for key, track in self._tracks.items() if track.state == "pending")
 
     def _advised(self) -> Mapping[str, Mapping[str, int]]:
@@ -85,7 +85,7 @@ class Engine:
         return named
 
     def _judge(self, rule: Rule, subject: _Subject, case: AnyCase, newest: NewestHalf) -> bool:
-        """Asks the rule, if it may judge, and tells whether its condition holds."""
+        """Runs the rule, if it may judge, and returns whether its condition holds."""
         key = (rule.id, subject.key)
         track = self._tracks.get(key)
         if may_judge(rule, case):

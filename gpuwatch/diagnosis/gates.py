@@ -3,8 +3,8 @@
 It judges after the warm-up, on enough steps and enough samples of the GPU or of the stack.
 
 A window shorter than a minute is judged too, as soon as it holds enough: a starved run is to be named within
-seconds, and 30 steps tell a 10 % share as well in 20 s as in 60 s. Where stacks tell it, 600 samples do. A rule that
-weighs its figure by an interval is asked from eight settled steps on.
+seconds, and 30 steps tell a 10 % share as well in 20 s as in 60 s. Of stacks, 600 samples are enough. A rule that
+weighs its figure by an interval may judge from eight settled steps on.
 
 Two evaluations in, six out: on a stream that fluctuates around its threshold this gave 1 flip an hour in simulation, a
 single threshold 188.
@@ -51,7 +51,7 @@ def may_judge(rule: Rule, case: AnyCase) -> bool:
 
 
 def may_be_critical(rule: Rule, case: AnyCase) -> bool:
-    """Whether there are enough steps for the strongest word."""
+    """Whether there are enough steps for a critical finding."""
     run = None if isinstance(case, MachineCase) else case.run
     if not rule.gated or run is None:
         return True
@@ -72,12 +72,12 @@ def is_outside(run: RunWindow) -> bool:
 
 
 def steps_known(run: RunWindow) -> bool:
-    """Whether this run tells its steps: by its hook, or by its loader's counter as seen from outside."""
+    """Whether this run's steps are known: from its hook, or from its loader's counter as seen from outside."""
     return run.critical.facts.visibility == "exact" or run.critical.steps_total > 0
 
 
 def have_spoken(rank: RankWindow, now_ns: int, started_ns: int) -> bool:
-    """Whether the rules were asked twice about enough steps of a rank. Before that their silence means nothing."""
+    """Whether the rules have judged enough steps of a rank twice. Before that their silence means nothing."""
     if is_sampled(rank):
         return _has_been_seen_enough(rank)
     ends, settled = rank.columns.end_ns, list(rank.columns.settled)
@@ -90,7 +90,7 @@ def have_spoken(rank: RankWindow, now_ns: int, started_ns: int) -> bool:
 
 
 def _may_judge_gpu(case: GpuCase) -> bool:
-    """The GPU's own readings need no stacks: a run of which few come is judged by time, like one that gives none."""
+    """The GPU's own readings need no stacks: a run with few of them is judged by time, like one without any."""
     run = case.run
     if run is not None and is_outside(run):
         return False
@@ -190,7 +190,7 @@ class Track:
             self._counted_ns = now_ns
 
     def holds(self) -> bool:
-        """Whether the condition holds by the last word, a firing one until it falls below the clearing threshold."""
+        """Whether the condition held when last judged; a firing one holds until it is below the clearing threshold."""
         return self.state in ("pending", "firing")
 
     def absent(self, now_ns: int) -> bool:

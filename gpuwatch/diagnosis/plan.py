@@ -3,10 +3,11 @@
 Rules judge training time, and most of the loading's the time between the starts of epochs. Evaluations and pauses stay
 as long as they are, so that a loop that becomes twice as fast makes a run of which they take a third 1.5 times as fast.
 
-Every gain is a share of the time won back, 1 - 1 / gain. Made one after the other the shares add up and the factors
+Every gain is a share of the time recovered, 1 - 1 / gain. Made one after the other the shares add up and the factors
 multiply: 2x (half of the time) and 1.25x (a fifth) are 1 / (1 - 0.5 - 0.2) = 3.3x together, so the second one then
-brings 1.67x. What two of them would win from the same time (waits for data, say) is won once, and all that win back
-what a GPU idles in training win no more than it does: copies that do not block and workers both claim the same waits.
+brings 1.67x. What two of them would recover from the same time (waits for data, say) is recovered once, and all that
+recover what a GPU idles in training recover no more than it does: copies that do not block and workers both claim the
+same waits.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _TIME_OF: Mapping[str, frozenset[str]] = {
     "pageable-transfer": frozenset({_COPIES, _LAUNCHES}),
     "h2d-bound": frozenset({_COPIES}),
 }
-"""Which time a rule's fix wins back; what is not here wins time of its own."""
+"""Which time a rule's fix recovers; what is not here recovers time of its own."""
 _OF_IDLE_TIME = frozenset({*_TIME_OF, "epoch-start-stall"})
-"""Rules whose fix wins back what the GPU idles in training. Pauses and slow kernels are another time."""
+"""Rules whose fix recovers what the GPU idles in training. Pauses and slow kernels are another time."""
 _OF_ALL_TIME = frozenset(
     {"eval-stall", "checkpoint-stall", "gc-stall", "recompile-storm", "epoch-start-stall", "log-stall"}
 )
@@ -56,7 +57,7 @@ _OF_TRAINING = frozenset(
 """Of these it is that of all training. What the loading's rules win they win between the starts of epochs."""
 _NO_TRAINING = frozenset({"warmup", "eval", "checkpoint", "compile", "gc", "stopped"})
 _SYMPTOMS = frozenset({"step-time-regression"})
-"""Rules that tell what another one explains: their gain is that one's."""
+"""Rules that describe what another one explains: their gain is that one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class TimeShares:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """The least and the most of all time that a finding's fix wins back, and which time that is.
+    """The least and the most of all time that a finding's fix recovers, and which time that is.
 
     `most` is what it wins where the fixes before it win the least that they may.
     """

@@ -31,8 +31,8 @@ _NOTHING: Mapping[str, int] = {}
 class Case:
     """A scene as one of its subjects sees it. `holding`: rules whose condition holds for that subject now.
 
-    `advised`: the number that each rule's finding of this subject has named so far, so that a new one need not differ
-    from it for nothing.
+    `advised`: the number that each rule's finding of this subject has named so far, so that a new one differs
+    from it only for a reason.
     """
 
     scene: Scene
@@ -115,7 +115,7 @@ class Rule:
     `after` names rules that are judged first, because this one reads them in `case.holding`. `gated` rules wait
     for the warm-up and the step and sample counts of the window; hardware and hang rules are not gated. What `fades`
     is over as soon as the newest half of the window says so: for what lasts, not for what comes once in a while. An
-    `early` one is asked from eight settled steps on, and answers for itself that its figure is certain enough.
+    `early` one may judge from eight settled steps on, and itself ensures that its figure is certain enough.
     """
 
     id: str
@@ -156,7 +156,7 @@ def rule(
     """Makes a Rule of the decorated function; title and page are its module's docstring.
 
     With `thresholds` the function takes an instance of them as its second argument, as the user set them. A rule
-    `by_loss` warns of what is measured to be lost, whatever of it the change that it knows may win back.
+    `by_loss` warns of what is measured to be lost, however little of it the change that it knows may recover.
     """
 
     def make(function: Callable[..., Draft | None]) -> Rule:
@@ -202,7 +202,7 @@ def _in_the_tree(function: Check, cause: Cause) -> Check:
 
 
 def _worth_a_warning(function: Check, by_loss: bool) -> Check:
-    """Drops warnings whose change brings next to nothing at best, and makes notes of those that may bring nothing.
+    """Drops warnings whose change brings next to nothing at best; those that may bring nothing become information.
 
     Rules about GPUs report a fault whatever it costs.
     """

@@ -103,7 +103,7 @@ def test_before_the_queue_was_full_only_a_loss_beyond_doubt_is_said() -> None:
     starved = case_of(beginning([5.0] + [0.3] * 39), gpu(utilization=20))
     draft = check("data-starvation", starved)
     assert draft is not None and draft.fires and draft.severity is Severity.WARNING
-    assert draft.fix is not None and "once the queue of its workers has been filled" in draft.fix.text
+    assert draft.fix is not None and "once its workers have filled their queue" in draft.fix.text
     assert has_some_steps(starved.run.critical)
     starvation = starvation_of(starved)
     assert starvation is not None
@@ -161,7 +161,7 @@ def test_a_starved_run_is_named_from_its_eighth_step_on_at_once_with_what_is_sti
     draft = check("data-starvation", case)
     assert draft is not None and draft.is_certain and draft.severity is Severity.WARNING
     assert draft.evidence[0].text == "8 steps so far: waiting 65 % to 72 % of the time"
-    assert draft.fix is not None and draft.fix.text == "What causes it is judged from 30 steps on"
+    assert draft.fix is not None and draft.fix.text == "Its cause is determined after 30 steps"
     moment = scene(case.run, gpus=[])
     assert [finding.rule for finding in Engine().evaluate(moment)] == ["data-starvation"]
 
@@ -197,7 +197,7 @@ def test_slow_batches_seen_from_outside_are_named_before_thirty_of_them() -> Non
     draft = check("data-starvation", attached(12, [(1.0, 0.9), (1.0, 0.4)] * 10))
     assert draft is not None and draft.is_certain
     assert draft.evidence[0].text.startswith("12 batches so far: waiting ")
-    assert draft.fix is not None and draft.fix.text == "What causes it is judged from 30 batches on"
+    assert draft.fix is not None and draft.fix.text == "Its cause is determined after 30 batches"
 
 
 def test_what_samples_of_a_few_batches_do_not_show_is_not_said() -> None:

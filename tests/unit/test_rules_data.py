@@ -133,7 +133,7 @@ class TestStarvation:
         own = rank(step=0.3, wait=0.2, gap=0.2, loader=loader(num_workers=None))
         finding = of(findings(scene(run(own), gpus=[gpu(utilization=33.0)])), "data-starvation")
         assert finding.fix is not None
-        assert "no DataLoader" in finding.fix.text and "gpuwatch run" not in finding.fix.text
+        assert "not a DataLoader" in finding.fix.text and "gpuwatch run" not in finding.fix.text
 
     def test_the_rank_that_waits_longest_is_named(self) -> None:
         ranks = [

@@ -49,7 +49,7 @@ class TestDebugModeOn:
     def test_a_variable_it_was_started_with(self) -> None:
         finding = of(findings(self.started_with(("CUDA_LAUNCH_BLOCKING", "1"))), "debug-mode-on")
         assert finding.severity is Severity.WARNING
-        assert finding.summary.startswith("CUDA_LAUNCH_BLOCKING=1 is on: every kernel is waited for")
+        assert finding.summary.startswith("CUDA_LAUNCH_BLOCKING=1 is on: Python waits for every kernel")
         assert finding.fix is not None and finding.fix.code == "unset CUDA_LAUNCH_BLOCKING"
         assert finding.gain is None
 

@@ -90,7 +90,7 @@ class StepCost:
     `allowed_cores` is this rank's share of what the process may use, `cores` what other processes leave of it: at
     worst and at best, which differ where the machine is full and the scheduler divides. `batch_cpu_share` is CPU
     seconds per second of making a batch: 1 computes, 0 waits for storage; `batch_demand_share` adds the seconds
-    that it stood in line for a core. `shared`: other work keeps 30 % of the cores busy. `training_cores_busy` is
+    that it waited for a core. `shared`: other work keeps 30 % of the cores busy. `training_cores_busy` is
     what the training keeps busy while it computes. All seconds are per step, which takes several batches where
     gradients are accumulated; `sampled` ones are per batch, for batches are what is counted from outside.
     """
@@ -371,7 +371,7 @@ def blocks_of(run: RunWindow, starvation: Starvation, workers: int) -> tuple[tup
 def spun_share(run: RunWindow, starvation: Starvation) -> float:
     """The share of the time in which the critical rank's GPU spins because another rank waits for its batch."""
     if starvation.wait is not None:
-        # Waits that a GPU spends at queued work hold nobody up: 2 ranks waited 86 % and idled 7 %, and 1.08x was there.
+        # A wait behind queued GPU work delays no rank: 2 ranks waited 86 %, idled 7 %, and 1.08x came.
         is_felt = not starvation.on_gpu or starvation.wait.value <= starvation.idle_share + UNFELT_WAIT
         return _waited_for_others(run) if is_felt else 0.0
     columns, exact_gpu = run.critical.columns, starvation.on_gpu and starvation.level is Level.E3
@@ -582,7 +582,7 @@ def alone(case: RunCase, starvation: Starvation, launching: tuple[float, float],
     Args:
         case: the run.
         starvation: its waits for data.
-        launching: the least and the most of the training time that launches on time win back.
+        launching: the least and the most of the training time that launches on time recover.
         cap: what limits it then, where its workers do not.
     """
     rank, cost = case.run.critical, step_cost(case, starvation)

@@ -131,7 +131,7 @@ class QueueModel:
         return abs(self._wait(self.present) - self.lost_seconds)
 
     def won_share(self, queue: LoaderQueue) -> float:
-        """What a queue wins back of the time: of the measured loss stays as much as of the modelled one."""
+        """What a queue recovers of the time: the measured loss shrinks as the modelled one does."""
         stays = self._wait(queue) / self._wait(self.present)
         return self.lost_seconds * (1.0 - stays) / self.period_seconds
 

@@ -101,7 +101,7 @@ def thread_fix(case: RunCase, starvation: Starvation) -> Fix | None:
             f"Let {count} worker process{'es' if count > 1 else ''} make them: move the thread's work into a "
             "Dataset that a DataLoader with workers reads. The thread is busy "
             f"{percent(min(busy, 1.0))} of the time, and it shares the interpreter with the training: while one of "
-            "them runs Python, the other stands still"
+            "them runs Python, the other waits"
         ),
         code=f"DataLoader(dataset, batch_size=None, num_workers={count}{pinned})",
         file=line.file,

@@ -35,7 +35,7 @@ _DEBUGGERS = frozenset({"bdb.py", "pdb.py", "cmd.py", "pydevd.py"})
 
 @dataclass(frozen=True, slots=True)
 class SilenceThresholds:
-    """What every rule of a silent run lets its user set."""
+    """What users may set of every rule about a silent run."""
 
     silence_seconds: float = threshold(
         LEAST_SILENCE_SECONDS,

@@ -2,7 +2,7 @@
 
 A copy from pageable memory returns once the GPU has done what was queued before it, so most of the time that it holds
 the thread up is the GPU's own computing: 0.89 of the time in a simulated job whose GPU idled for 0.26 of it, and that
-became 1.30 times as fast. What can be won back is at most what the GPU idles.
+became 1.30 times as fast. At most what the GPU idles can be recovered.
 """
 
 from __future__ import annotations

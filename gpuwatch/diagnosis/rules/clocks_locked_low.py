@@ -85,7 +85,7 @@ def clocks_locked_low(case: GpuCase, limits: Thresholds) -> Draft | None:
             Measure("utilization_percent", round(_busy(gpu), 1), f"{_busy(gpu):.0f} % busy"),
         ),
         fix=Fix(
-            text="Unless it was set on purpose, an administrator can give the clock back",
+            text="Unless it was set on purpose, an administrator can reset the clock",
             code=f"sudo nvidia-smi -i {gpu.facts.index} {'-rac' if is_set else '-rgc'}",
             value=highest,
         ),

@@ -155,7 +155,7 @@ def _by_steps(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _lost_at_epoch_starts(case: RunCase, starvation: Starvation) -> float:
-    """What the starts of epochs cost where workers that persist would not win it back, so that it is only noted there.
+    """What the starts of epochs cost where persistent workers would not recover it, so that it is only noted there.
 
     In a simulated job of 8 workers on 2 cores batches were late for 5 % of the time within epochs and 10 % at their
     starts: an ideal loader made it 1.21 times as fast, workers that persist 1.00 times.
@@ -290,8 +290,8 @@ def _cheaper(found: FirstBatches, line: HotLine | None, *, reads: bool) -> str:
 
 def _later(rank: RankWindow, unit: str) -> str:
     if is_early(rank):
-        return f"What causes it is judged from {STEPS} {unit} on"
-    return "What causes it is judged once the queue of its workers has been filled"
+        return f"Its cause is determined after {STEPS} {unit}"
+    return "Its cause is determined once its workers have filled their queue"
 
 
 def _verify(limits: Thresholds) -> str:
@@ -467,10 +467,10 @@ def _lifetime_seconds(rank: RankWindow) -> float | None:
 def _unknown(rank: RankWindow) -> str:
     loader, busy = rank.train_loader, worker_busy(rank)
     if loader is None and rank.facts.visibility == "exact":
-        return "Its batches come from no DataLoader that the hook sees, but from what the loop does before each step"
+        return "Its batches come not from a DataLoader that the hook sees, but from what the loop does before each step"
     if loader is not None and loader.num_workers is None and rank.facts.visibility == "exact":
         return (
-            "Its batches come from an iterator that is no DataLoader: if it makes each batch only on request, "
+            "Its batches come from an iterator that is not a DataLoader: if it makes each batch only on request, "
             "have the workers of a DataLoader, or a thread, make them ahead"
         )
     if loader is None or loader.num_workers is None:

@@ -57,7 +57,7 @@ class Switch:
 
 
 _CUDA = {
-    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for, so that CPU and GPU never work at the same time",
+    "CUDA_LAUNCH_BLOCKING": "Python waits for every kernel, so that CPU and GPU never work at the same time",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor asks the driver for memory and gives it back",
     "TORCH_USE_CUDA_DSA": "kernels check their own assertions",
 }
@@ -96,7 +96,7 @@ def debug_mode_on(case: RunCase, limits: Thresholds) -> Draft | None:
             else "Keep it only where runs must be repeatable",
             code="\n".join(switch.code for switch in switches),
         ),
-        hint="no promise: it depends on the model; CUDA_LAUNCH_BLOCKING costs all overlap of CPU and GPU",
+        hint="no promise: it depends on the model; CUDA_LAUNCH_BLOCKING removes all overlap of CPU and GPU",
         verify="The switch is off, and samples per second are up",
     )
 

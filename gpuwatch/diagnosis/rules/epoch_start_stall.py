@@ -146,8 +146,8 @@ def join_epochs(rank: RankWindow) -> Fix:
     file, line = place_of(rank.train_loader)
     return Fix(
         text=(
-            f"Join {JOINED} epochs into one by a sampler that repeats, in place of shuffle=True: what is waited for is "
-            "the workers' first batch, which workers that persist would have to make as well"
+            f"Join {JOINED} epochs into one by a sampler that repeats, in place of shuffle=True: the run waits for the "
+            "workers' first batch, which persistent workers would have to make as well"
         ),
         code=f"DataLoader(..., sampler=RandomSampler(dataset, num_samples={JOINED} * len(dataset)))",
         file=file,

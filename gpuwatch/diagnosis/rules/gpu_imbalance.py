@@ -118,7 +118,7 @@ def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _compares(run: RunWindow) -> bool:
-    """Whether the window holds enough steps of all GPUs; of steps that nobody counts, whether all ranks make some."""
+    """Whether the window holds enough steps of all GPUs; where steps are not counted, whether all ranks make some."""
     rank = run.critical
     if rank.steps_total or rank.facts.visibility == "exact":
         return len(run.ranks) == 1 or rank.steps >= STEPS

@@ -97,7 +97,8 @@ def gpu_memory_creep(case: RunCase, limits: Thresholds) -> Draft | None:
         hint="no speedup: it prevents an out-of-memory error",
         ruled_out=(
             RuledOut(
-                "a single jump", f"the largest quarter holds {percent(max(growth.quarters_bytes) / gained)} of it"
+                "a single jump",
+                f"the largest quarter accounts for {percent(max(growth.quarters_bytes) / gained)} of it",
             ),
             RuledOut("the allocator's cache", "these are bytes that tensors hold, not what the cache keeps"),
         ),

@@ -6,8 +6,8 @@ Means:
 Evidence:
     The bytes that NVML counts into the GPU over what its link carries at its peak: the least share of the time that
     copies take; that the loader's batches are most of these bytes; and the idle time of the GPU in training that no
-    wait for data explains. What can be won back is at most the smaller of the two shares. Whether the GPU idles because
-    of the copies is not measured, so this is likely, not proven.
+    wait for data explains. What can be recovered is at most the smaller of the two shares. Whether the GPU idles
+    because of the copies is not measured, so this is likely, not proven.
 Fires:
     10 %; critical from 20 % where it is proven. Where utilization is not known, a hint from 70 % of the link.
 Clears:
@@ -96,7 +96,7 @@ def h2d_bound(case: RunCase, limits: Thresholds) -> Draft | None:
         evidence=(
             *_measures(traffic),
             Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy in training"),
-            Measure("recoverable_share", round(share, 4), f"at most {percent(share)} can be won back"),
+            Measure("recoverable_share", round(share, 4), f"at most {percent(share)} can be recovered"),
         ),
         fires=share >= limits.fire_share,
         fix=_fix(rank),

@@ -1,4 +1,4 @@
-"""The GPU hardware has braked itself (power or heat emergency).
+"""The GPU hardware has slowed itself down (power or heat emergency).
 
 Means:
     The chip or its board halved the clock or worse, because of heat it could not shed or a signal from the power
@@ -62,7 +62,7 @@ def hw_slowdown(case: GpuCase, limits: Thresholds) -> Draft | None:
         return None
     brake = 0x80 in seen
     return Draft(
-        summary=f"{gpu_name(gpu)} brakes itself: {listed(BITS[bit] for bit in seen)}",
+        summary=f"{gpu_name(gpu)} slows itself down: {listed(BITS[bit] for bit in seen)}",
         severity=Severity.CRITICAL,
         level=Level.E0,
         evidence=tuple(

@@ -202,7 +202,7 @@ def _fix(case: RunCase, cost: StepCost | None, reading: _Reading | None) -> Fix:
     if reading is not None:
         notes += f"; the reading is done at {reading.line.words}"
     if _first_epoch(case):
-        notes += "; this is the first epoch, which still fills the page cache, so it may vanish by itself"
+        notes += "; this is the first epoch, which still fills the page cache, so the wait may pass by itself"
     if _memory_short(case):
         notes += "; memory is short, so the page cache is evicted: use fewer workers or more memory first"
         return (

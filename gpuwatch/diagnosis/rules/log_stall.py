@@ -17,7 +17,7 @@ Causes:
     A number read from the GPU at each step (sync-per-step), histograms and images, or an upload that blocks: the
     hottest line says which.
 Fix:
-    Log every k-th step, so that it takes 1 % of the time; histograms and images rarer still, and in a thread.
+    Log every k-th step, so that it takes 1 % of the time; histograms and images less often still, and in a thread.
 Gain:
     At most 1 / (1 - g). The lower end leaves out the logging that remains and, with a GPU, another quarter, because its
     idle time may have other causes.
@@ -111,8 +111,8 @@ def _fix(logging: Share, line: HotLine | None, loader: LoaderFacts | None) -> Fi
     where = f" at {line.words}" if line is not None else ""
     return Fix(
         text=(
-            f"Log{where} every {ordinal(times)} time only; write images and histograms rarer still, "
-            "and what has to be uploaded from a thread"
+            f"Log{where} only every {ordinal(times)} time; write images and histograms less often still, "
+            "and upload from a thread"
         ),
         code=f"if step % {times} == 0:\n    log(...)",
         file=line.file if line is not None else None,

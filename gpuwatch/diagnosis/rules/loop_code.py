@@ -242,8 +242,8 @@ def _fix(case: RunCase, code: OwnCode) -> Fix:
         where = f" at {line.words}" if line is not None and not is_installed(line) else ""
         return Fix(
             text=(
-                f"What training does not need of the code{where} (metrics, statistics): keep its input on the GPU and "
-                "compute it every 100th step or once an epoch. What each step needs: prepare it in the DataLoader's "
+                f"Run what training does not need of the code{where} (metrics, statistics) every 100th step or once an "
+                "epoch, and keep its input on the GPU until then. Prepare what each step needs in the DataLoader's "
                 "workers or in another process, while the GPU computes"
             ),
             code="if step % 100 == 0:\n    metric.update(outputs.detach().cpu().numpy())",

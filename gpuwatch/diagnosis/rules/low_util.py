@@ -106,7 +106,7 @@ def _fix(case: GpuCase, causes: list[str]) -> Fix:
     if causes:
         return Fix(text=f"See {listed(causes)}")
     if case.run is not None and enough(case.run.critical) is not None and is_sampled(case.run.critical):
-        text = "No cause found in the samples of its stack; the hook measures finer: start the script with gpuwatch run"
+        text = "No cause found in the samples of its stack; the hook sees more: start the script with gpuwatch run"
         return Fix(text=text, code="gpuwatch run python train.py")
     if case.run is None or case.run.critical.facts.visibility != "exact":
         return Fix(

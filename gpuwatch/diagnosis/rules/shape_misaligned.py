@@ -67,8 +67,8 @@ def shape_misaligned(case: RunCase, limits: Thresholds) -> Draft | None:
     wanted = [_rounded(side) for side in odd]
     return Draft(
         summary=(
-            f"{percent(share)} of the parameters of {case.run.title} lie in matrices whose sides 8 does not divide, "
-            f"the largest {model.misaligned_shape}"
+            f"{percent(share)} of the parameters of {case.run.title} are in matrices with a side that is not a "
+            f"multiple of 8, the largest {model.misaligned_shape}"
         ),
         severity=Severity.HINT,
         level=Level.E2,

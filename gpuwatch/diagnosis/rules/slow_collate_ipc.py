@@ -60,7 +60,7 @@ from gpuwatch.numbers import grouped, megabytes, percent
 from gpuwatch.timeline.windows import RankWindow, Share
 
 BUSY_SHARE = 0.85
-WON_BACK = (0.50, 0.75)
+RECOVERED = (0.50, 0.75)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _fix(rank: RankWindow, line: HotLine | None, *, on_gpu: bool) -> Fix:
 
 
 def _gain(case: RunCase, starvation: Starvation, shipping: Shipping) -> Gain | None:
-    cost, (low, high) = step_cost(case, starvation), WON_BACK
+    cost, (low, high) = step_cost(case, starvation), RECOVERED
     if cost is None or shipping.building is None:
         return None
     worst = cost.cheaper(low * shipping.building.low).gain(cost.workers)
@@ -197,7 +197,7 @@ def _gain(case: RunCase, starvation: Starvation, shipping: Shipping) -> Gain | N
 
 
 def _gain_of_receiving(shipping: Shipping, limits: Thresholds) -> Gain | None:
-    taken, (low, high) = shipping.receiving, WON_BACK
+    taken, (low, high) = shipping.receiving, RECOVERED
     return (
         None
         if taken is None or taken.value < limits.clear_receiving_share

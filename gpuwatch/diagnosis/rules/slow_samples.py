@@ -72,9 +72,9 @@ FEW_STEPS = 60
 LEAST_WORST = 2
 """One late batch is no pattern: a queue that is still filling looks the same."""
 UNLIKELY = 0.05
-WON_BACK = (0.4, 0.75)
-"""Of the outliers' loss, what a deeper unordered queue won back: 57 % in one measurement, with room around it. Promised
-where batches are not timed, or the model of the queue does not come to the loss."""
+RECOVERED = (0.4, 0.75)
+"""Of the outliers' loss, what a deeper unordered queue recovered: 57 % in one measurement, with room around it.
+Promised where batches are not timed, or the model of the queue does not come to the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
         level=min(starvation.level, Level.E3),
         evidence=(
             share_measure("starvation_share", starvation.share, "lost to waits for data"),
-            share_measure("tail_share", tail.held_share, f"the worst {grouped(tail.count)} steps hold"),
+            share_measure("tail_share", tail.held_share, f"the worst {grouped(tail.count)} steps account for"),
             Measure("tail_wait_seconds", round(tail.typical_seconds, 4), f"they wait {seconds(tail.typical_seconds)}"),
         ),
         fires=starvation.share >= limits.fire_share and tail.count >= LEAST_WORST,
@@ -146,7 +146,7 @@ def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
                 ),
             ),
         ),
-        verify="Such steps hold less than 30 % of the lost time",
+        verify="Such steps account for less than 30 % of the lost time",
         chart=("run.step_seconds", "run.wait_share"),
     )
 
@@ -224,10 +224,10 @@ def _remedy(case: RunCase, starvation: Starvation, tail: Tail) -> Remedy:
 
 
 def _usual_gain(rank: RankWindow, held_share: float, lost: Share | None) -> Gain | None:
-    """What was won back in the measurement, up to what the workers make when none of them idles."""
+    """What was recovered in the measurement, up to what the workers make when none of them idles."""
     if lost is None:
         return None
-    low, high = WON_BACK[0] * held_share * lost.low, WON_BACK[1] * held_share * lost.high
+    low, high = RECOVERED[0] * held_share * lost.low, RECOVERED[1] * held_share * lost.high
     made = rank.workers
     if made is None or not made.busy_share or without(high) * made.busy_share <= 1.0:
         return from_share(low, high, "then limited by the slow items themselves")

@@ -192,7 +192,7 @@ def _stands(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
         return at, f"See what that line waits for: {chief.words}{others}"
     return (
         f"{at} and waits for workers that are at {line.place}",
-        f"See what its workers do not get past: {line.words}; the training thread is at {chief.words}{others}",
+        f"See what its workers are stuck at: {line.words}; the training thread is at {chief.words}{others}",
     )
 
 

@@ -5,16 +5,16 @@ Means:
     nothing to do.
 Evidence:
     The share of the training thread's samples that are in such a line, named with its text, and the idle time of the
-    GPU that no wait for data explains. What can be won back is at most the smaller of the two: the time inside the line
-    itself is GPU computing and no waste (100 ms in .item() behind a busy GPU cost nothing). Loading in the training
-    thread (num_workers=0) is work that queued kernels would hide: the idle time it causes counts as well.
+    GPU that no wait for data explains. What can be recovered is at most the smaller of the two: the time inside the
+    line itself is GPU computing and no waste (100 ms in .item() behind a busy GPU cost nothing). Loading in the
+    training thread (num_workers=0) is work that queued kernels would hide: the idle time it causes counts as well.
 Fires:
-    5 % can be won back; a warning from 10 %, as far as the loader keeps up. Where utilization is not known, a hint from
-    10 % of the samples.
+    5 % can be recovered; a warning from 10 %, as far as the loader keeps up. Where utilization is not known, a hint
+    from 10 % of the samples.
 Clears:
     Below 3 %.
 Not when:
-    The GPU is busy, or the run computes on the CPU, where nothing is queued and nothing can be won back. Stacks
+    The GPU is busy, or the run computes on the CPU, where nothing is queued and nothing can be recovered. Stacks
     cannot be read. Mixed precision's scaler and gradient clipping wait by themselves.
 Causes:
     A number that is read in every step, or an explicit torch.cuda.synchronize(). Without workers that exposes the
@@ -68,7 +68,7 @@ all of it. With workers the idle time may have other causes."""
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    fire_share: float = threshold(0.05, "of the time could be won back: reported from here on")
+    fire_share: float = threshold(0.05, "of the time could be recovered: reported from here on")
     clear_share: float = threshold(0.03, "until less could", bounded_by="fire_share")
     warning_share: float = threshold(0.10, "a warning from here on", bounded_by="fire_share")
 
@@ -116,7 +116,7 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
             _asking(stacks, asking),
             line.measure("hot_line", "that"),
             Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy in training"),
-            Measure("recoverable_share", round(share, 4), f"at most {percent(share)} can be won back"),
+            Measure("recoverable_share", round(share, 4), f"at most {percent(share)} can be recovered"),
         ),
         fires=share >= limits.fire_share,
         fix=_fix(asking, line, case.run.critical.train_loader),
@@ -131,7 +131,7 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _certain_part(case: RunCase) -> float:
-    """Of what can be won back, what surely is.
+    """Of what can be recovered, what surely is.
 
     Nothing where something else makes the thread wait for the GPU in each step: other ranks, or copies from pageable
     memory. However short these are, they are so because the thread has just waited: without that they wait as long.
@@ -204,7 +204,7 @@ def _fix(asking: Share, line: HotLine, loader: LoaderFacts | None) -> Fix:
         )
         code = f"if step % {times} == 0:\n    torch.cuda.synchronize()"
     else:
-        text = f"Ask at {line.words} every {ordinal(times)} step only, and add up on the device in between"
+        text = f"Read the number at {line.words} only every {ordinal(times)} step, and add up on the device in between"
         code = f"running += loss.detach()\nif step % {times} == 0:\n    log(running.item() / {times}); running.zero_()"
     return Fix(
         text=text, code=code, file=line.file, line=line.line, value=times, edit=logging_edit(line, times, loader)
