@@ -216,7 +216,14 @@ class TestThreadsThatMakeBatches:
         fix = finding.fix
         assert fix is not None and (fix.file, fix.line, fix.value) == (SCRIPT, 44, 3)
         assert fix.text.startswith("Let 3 worker processes make them") and "interpreter" in fix.text
+        assert "The thread is busy 95 % of the time" in fix.text
         assert finding.gain is not None and finding.gain.cap == "if enough cores are free"
+
+    def test_a_thread_that_is_busy_half_of_the_time_needs_fewer_workers(self) -> None:
+        seen = self.fed(making=0.5, batches_per_second=None)
+        moment = scene(run(replace(sampled(seen, device="cpu"), train_loader=None)), gpus=[], machine=machine(4))
+        fix = of(findings(moment), "data-starvation").fix
+        assert fix is not None and fix.value == 2
 
     def test_of_a_loader_without_workers_it_is_that_and_the_thread_counts_as_one(self) -> None:
         moment = on_cpu(self.fed(), loader=from_outside(num_workers=0))
@@ -309,6 +316,25 @@ class TestLoopsOwnLoading:
         finding = of(findings(self.loop(lines=lines, calls=calls)), "data-starvation")
         assert finding.summary.startswith("The GPU idles about 28 % of the time while the loop makes its own batch")
         assert finding.summary.endswith("get_batch, most of it in tokenize() called in train.py:88")
+
+    def test_what_is_called_two_calls_down_counts_too(self) -> None:
+        lines = [line("other", 40 + place, 0.05, function="clean") for place in range(4)]
+        calls = [
+            (share, {**fields, "callee_file": SCRIPT})
+            for share, fields in (
+                line("other", 88, 0.21, function="tokenize", text="t = clean(t)", callee="clean"),
+                line("other", 99, 0.22, function="get_batch", text="x = tokenize(t)", callee="tokenize"),
+                line("other", 120, 0.23, function="train", text="x, y = get_batch()", callee="get_batch"),
+            )
+        ]
+        finding = of(findings(self.loop(lines=lines, calls=calls)), "data-starvation")
+        assert finding.fix is not None and (finding.fix.line, "get_batch" in finding.summary) == (88, True)
+        assert "in clean() called in train.py:88" in finding.summary
+
+    def test_of_two_functions_that_make_batches_the_one_that_takes_longer_is_named(self) -> None:
+        lines = [line("other", 60, 0.05, function="load_data"), line("other", 88, 0.2, function="get_batch")]
+        for seen in (lines, lines[::-1]):
+            assert "get_batch at train.py:88" in of(findings(self.loop(lines=seen)), "data-starvation").summary
 
     def test_a_class_that_is_called_a_loader_makes_no_batches_by_that(self) -> None:
         assert "data-starvation" not in fired(self.loop(lines=[line("other", 88, 0.3, function="DataLoaderX.step")]))
