@@ -6,6 +6,7 @@ JSON and exports stay raw. A GPU's MHz and W are not among them: tables and sent
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 
 
@@ -103,3 +104,11 @@ def listed(words: Iterable[str]) -> str:
     """'a', 'a and b', 'a, b and c'."""
     items = list(words)
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+
+
+def signal_name(number: int) -> str:
+    """9 -> "SIGKILL"; a real-time signal has only its number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -22,7 +22,6 @@ _MOST_REPORT_BYTES = 64 * 1024 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `gpuwatch compare`."""
     parser.description = (
         "Compares recordings, or reports written with --format json. A folder means all files in it.\n"
         "  gpuwatch compare before.gpuwatch after.gpuwatch\n"
@@ -55,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
     before_names, after_names = _sides(arguments)
     write = output_to(arguments.output)
     try:

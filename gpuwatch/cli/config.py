@@ -18,13 +18,11 @@ DEFAULTS = {"config_file": None, "isolated": False, "select": None, "ignore": No
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `gpuwatch config`."""
     parser.description = "Writes the settings that apply here as TOML, with the file that each comes from."
     add_config(parser)
 
 
 def config(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
     found = configured(arguments)
     write_stdout("".join(f"{printable(line)}\n" for line in _lines(found)))
     return ExitCode.OK

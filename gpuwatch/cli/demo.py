@@ -10,13 +10,11 @@ from gpuwatch.dashboard.launch import first_frame
 
 
 def add_arguments(parser: Parser) -> None:
-    """The command line of `gpuwatch demo`."""
     parser.describe = _description
     parser.add_argument("scenario", nargs="?", default="starved", metavar="SCENARIO", help="default: starved")
 
 
 def demo(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
     scenario = arguments.scenario
     with first_frame(f"SIMULATED {scenario}"):
         from gpuwatch.cli.session import simulated_session

@@ -78,12 +78,10 @@ _STATE_WIDTH = max(len(state.value) for state in State) + 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `gpuwatch doctor`."""
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
     check_stdout()
     checks = run_checks()
     if arguments.json:

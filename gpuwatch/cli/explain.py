@@ -125,7 +125,6 @@ _WIDEST = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `gpuwatch explain`."""
     parser.add_argument("rule", nargs="?", metavar="RULE")
 
 

@@ -30,7 +30,6 @@ _DEFAULT_TABLE = "gpu"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `gpuwatch export`."""
     parser.description = (
         "Writes the contents of a recording for other tools. Names carry units; unknown values are empty.\n"
         "CSV and Parquet have one table per kind of sample: `-o FOLDER/` writes all of them, --table picks one.\n"
@@ -47,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
     _check(arguments)
     try:
         with Recording(Path(arguments.file)) as recording:

@@ -35,7 +35,6 @@ _LEAST_BYTES = 1024**2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `gpuwatch record`."""
     parser.usage = "gpuwatch record [OPTION...] [-- COMMAND [ARGUMENT...]]"
     parser.description = (
         "Records into a file until Ctrl-C. With a COMMAND: starts it with the hook in it, records until it "
@@ -64,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def record(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
     _check(arguments)
     path = Path(arguments.output or default_name(time.time()))
     _make_room(path, arguments.force)

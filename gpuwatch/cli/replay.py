@@ -20,7 +20,6 @@ _SPEEDS = (0.25, 60.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `gpuwatch replay`."""
     parser.description = (
         "The dashboard for a recording, with its findings as they came. The config applies: ignored rules are left\n"
         "out, rules with other thresholds judge again. Keys: space pauses, [ ] and { } jump, < > change the speed."
@@ -36,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
     path = Path(arguments.file)
     problem = terminal_problem()
     if problem is not None:

@@ -39,7 +39,6 @@ _FIRST_SAMPLE_SECONDS = 30.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `gpuwatch report`."""
     parser.description = (
         "Watches, then writes the report to stdout; after Ctrl-C the report so far, marked INCOMPLETE.\n"
         "With a FILE: the same report of a recording, even while it is still being written."
@@ -75,7 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
     if arguments.file is None:
         return _report(arguments)
     gc.disable()  # a long recording's figures are made once and none is garbage: looking for it costs a tenth

@@ -34,7 +34,6 @@ _MOST_HZ = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `gpuwatch stacks`."""
     parser.description = (
         "Samples the stacks of a running Python process and its DataLoader workers without stopping them, "
         "then writes them to stdout. Ctrl-C writes what was seen so far."
@@ -58,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def stacks(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
     write = output_to(arguments.output)
     try:
         identity = identify(arguments.pid)

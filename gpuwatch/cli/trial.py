@@ -41,7 +41,6 @@ exit codes: 0 compared, 1 --fail-if holds, 2 nothing could be compared, 130 inte
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `gpuwatch trial`."""
     parser.usage = "gpuwatch trial [CHANGE ...] [--sweep NAME=V,V] [--arm 'CHANGE...'] [OPTION ...] -- COMMAND..."
     parser.description = (
         "Runs COMMAND with and without the changes, alternating, each in a fresh process that is stopped\n"
@@ -89,7 +88,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def trial(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
     try:
         arms = arms_of(arguments.changes, arguments.sweep, arguments.arm, arguments.arg)
         command = checked_command(arguments.command_line)

@@ -24,7 +24,6 @@ _DETAIL = {"sampled": "sampled", "process": "/proc only", "hardware": "hardware 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command line of `gpuwatch watch`."""
     parser.description = "One line per second on stdout; findings go to stderr as they come."
     parser.add_argument("--duration", type=duration, metavar="S", help="seconds to watch (default: until Ctrl-C)")
     add_watching(parser)
@@ -32,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def watch(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
     with open_session(arguments) as session:
         return watch_session(session, arguments.duration)
 

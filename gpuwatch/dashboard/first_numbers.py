@@ -7,7 +7,6 @@ import select
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 
 from gpuwatch.dashboard.terminal import show_on_splash
 from gpuwatch.monitor.clock import Waker
@@ -42,9 +41,7 @@ class FirstNumbers:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._is_taken.is_set():
             self.take()[0].close()
 

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from gpuwatch.recording.chunks import Arrivals, KindReader, fitting, gathered, samples_of_chunk, samples_of_row
@@ -322,9 +321,7 @@ class Recording:
     def __enter__(self) -> Recording:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

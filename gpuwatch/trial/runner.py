@@ -23,6 +23,7 @@ from types import TracebackType
 from gpuwatch.monitor.clock import SystemClock
 from gpuwatch.monitor.monitor import Monitor, Source
 from gpuwatch.monitor.snapshot import Origin, Snapshot
+from gpuwatch.numbers import signal_name
 from gpuwatch.samples import RunFacts
 from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.timeline.figures import StepSums, run_rate
@@ -69,9 +70,7 @@ class Runner:
     def __enter__(self) -> Runner:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
     def probe(self, arms: tuple[Arm, ...], on_progress: OnProgress) -> tuple[RunResult, dict[Arm, Prediction]]:
@@ -278,7 +277,7 @@ def _failure(
             f"it made no training step for {enough.patience_seconds:.0f} s and was stopped; {seen}", None, lines
         )
     if exit_code < 0:
-        return Failure(f"it was killed by {_signal_name(-exit_code)}", exit_code, lines)
+        return Failure(f"it was killed by {signal_name(-exit_code)}", exit_code, lines)
     if exit_code > 0:
         return Failure(f"it ended with exit code {exit_code}", exit_code, lines)
     wanted = min(ENOUGH_STEPS, enough.steps or ENOUGH_STEPS)
@@ -287,13 +286,6 @@ def _failure(
     steps = steady.steps if steady is not None else 0
     reason = f"it ended by itself after {steps} settled steps, and a figure needs {wanted}: let it train longer"
     return Failure(reason, exit_code, lines)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 GRACE_SECONDS = 10.0

@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Meta
 
 import gpuwatch
+from gpuwatch.numbers import signal_name
 from gpuwatch.procfs import parse_stat, read_once
 from gpuwatch.samples import GpuFacts, GpuHealth, GpuLost, GpuSample, GpuStatus, NvmlState, Sample, XidEvent
 from gpuwatch.sources.nvml import wire
@@ -697,7 +698,7 @@ class NvmlSource:
         delay = self._back_off(now_ns)
         where = self._accuse(last_call, now_ns) if code >= 0 or -code in _CRASHES else ""
         if code < 0:
-            cause = f"was ended by {_signal_name(-code)}{where}"
+            cause = f"was ended by {signal_name(-code)}{where}"
         else:
             cause = f"ended with code {code}{where}: {error or 'no message'}"
         reason = f"The process that asks NVML {cause}; the next one starts in {delay:.1f} s."
@@ -766,10 +767,3 @@ class NvmlSource:
 
     def _state(self, status: str, reason: str, now_ns: int) -> NvmlState:
         return self._roster.with_totals(NvmlState(now_ns, status, reason))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
