@@ -139,8 +139,8 @@ class _Log:
             self.causes[cause] = self.causes.get(cause, 0) + 1
 
 
-def judge(drawn: Draw) -> Judged:
-    """Plays one draw and tells what was said."""
+def judge(drawn: Draw, *, clearing: bool = True) -> Judged:
+    """Plays one draw and tells what was said; without `clearing` only up to the end of its trouble."""
     scenario = drawn.scenario
     judged = Judged(scenario.id, drawn.seed, drawn.tried, drawn.truth.data_loss)
     source = StreamSource(drawn.job, drawn.name, START_NS, hooked=scenario.hooked)
@@ -154,7 +154,7 @@ def judge(drawn: Draw) -> Judged:
         judged.trouble = "; ".join(map(str, last.notices)) or None
         judged.together = max((each.plan.together.high for each in last.findings if each.plan), default=1.0)
         ending = scenario.ends(drawn.seed)
-        if ending:
+        if ending and clearing:
             source.relieve()
             end = float(scenario.seconds)
             monitor.run_until(

@@ -26,7 +26,7 @@ def play(streams: Sequence[tuple[str, int]], jobs: int) -> list[Judged]:
     return sorted(results, key=lambda one: place[one.key])
 
 
-def play_one(stream: tuple[str, int]) -> Judged:
-    """Judges one."""
+def play_one(stream: tuple[str, int], *, clearing: bool = True) -> Judged:
+    """Judges one, as `judge` does."""
     name, seed = stream
-    return judge(draw(_ALL[name], seed))
+    return judge(draw(_ALL[name], seed), clearing=clearing)

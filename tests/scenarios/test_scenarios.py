@@ -37,9 +37,10 @@ def played(scenario: str, seed: int) -> Judged:
 
 
 @pytest.mark.parametrize("scenario", [*FOUND, *FOUND_OUTSIDE])
-def test_problem_is_found_in_time_with_its_cause_and_without_a_false_warning(scenario: str) -> None:
+def test_problem_is_found_in_time_with_its_cause_unsaid_after_it_and_without_a_false_warning(scenario: str) -> None:
     score = scored([played(scenario, 1)], KNOWN)
     assert not score.missed
+    assert not score.stayed
     assert not score.false
     assert score.right_causes == len(score.causes)
 
@@ -96,7 +97,7 @@ def test_out_of_order_the_other_batches_pass_a_slow_one() -> None:
 
 
 def test_gain_of_another_queue_is_set_beside_the_same_jobs_in_that_queue() -> None:
-    streams = [played("11-slow-samples", seed) for seed in range(1, 9)]
+    streams = [play_one(("11-slow-samples", seed), clearing=False) for seed in range(1, 9)]
     promises = [one for stream in streams for one in stream.promises if one.rule == "slow-samples"]
     assert len(promises) == len(streams)
     assert all(one.real > 1.5 for one in promises)
