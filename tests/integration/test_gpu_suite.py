@@ -190,8 +190,9 @@ def test_an_item_that_fails_costs_no_other(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_an_item_that_the_budget_breaks_off_has_not_failed(tmp_path: Path) -> None:
-    case = Case("X1", "a training", "harmless_sync.py", warm_steps=1_000_000)
-    assert Suite(tmp_path, 8.0, device="cpu", watch_seconds=1.0).run([case]) == 0
+    script = tmp_path / "never_ready.py"
+    script.write_text("import signal\nsignal.pause()\n")
+    assert Suite(tmp_path, 2.0, device="cpu", watch_seconds=1.0).run([Case("X1", "a training", str(script))]) == 0
     assert rows(tmp_path)["X1"]["verdict"] == "not run"
     assert rows(tmp_path)["X1"]["remarks"] == ["the budget ended in the middle of it"]
 
