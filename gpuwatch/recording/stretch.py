@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import mul
-from typing import Literal
+from typing import Any, Literal
 
 from gpuwatch import metrics
 from gpuwatch.recording import rollups
@@ -36,14 +36,23 @@ from gpuwatch.timeline.stacks import NOT_TRAINING, PHASES
 from gpuwatch.timeline.steps import STEP_SUMS
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.times import Span, outside, united
-from gpuwatch.timeline.windows import GpuWindow, HostWindow, PhaseTotals, RankWindow, RunWindow, Scene, Stats
+from gpuwatch.timeline.windows import (
+    GPU_DISTRIBUTIONS,
+    GpuWindow,
+    HostWindow,
+    PhaseTotals,
+    RankWindow,
+    RunWindow,
+    Scene,
+    Stats,
+)
 
 LONGEST_NS = 900 * 1_000_000_000
 """As far as the timeline keeps samples one by one: what is longer is reported from minutes."""
 _FEWEST_TRAINING_MINUTES = 3
 _LONGEST_PAUSE_SECONDS = 366 * 24 * 3600.0  # what a hostile file claims may be any number
 
-_GAUGES = tuple(metric.name for metric in metrics.charted("gpu"))
+_GAUGES = ("utilization_percent", "power_watts", *GPU_DISTRIBUTIONS)
 _CAUSES = {cause: metrics.GPU[throttle.counter].minute for cause, throttle in THROTTLES.items()}
 _PHASES: tuple[PhaseKind, ...] = tuple(sorted({*LOST_TIME, "user"}))
 _HOST = ("cpu_percent", "pressure_cpu_percent", "pressure_io_percent", "pressure_memory_percent")
@@ -172,6 +181,7 @@ def _gpu(gpu: GpuWindow, own: Own, training: Collection[int], span: Span) -> Gpu
     use, energy = own("utilization_percent"), own("energy_joules")
     trained = use.only(training)
     throttled = {cause: rollups.mean(own(metric)) for cause, metric in _CAUSES.items()}
+    distributions: dict[str, Any] = {name: _stats(own(name)) for name in GPU_DISTRIBUTIONS}
     return replace(
         gpu,
         window_seconds=(span[1] - span[0]) / 1e9,
@@ -180,9 +190,7 @@ def _gpu(gpu: GpuWindow, own: Own, training: Collection[int], span: Span) -> Gpu
         utilization=_stats(use, with_percentiles=True),
         train_utilization=_stats(trained) if len(trained) >= _FEWEST_TRAINING_MINUTES else None,
         power_watts=_stats(own("power_watts")),
-        memory_used_bytes=_stats(own("memory_used_bytes")),
-        temperature_celsius=_stats(own("temperature_celsius")),
-        sm_clock_mhz=_stats(own("sm_clock_mhz")),
+        **distributions,
     )
 
 

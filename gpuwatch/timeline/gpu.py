@@ -14,7 +14,7 @@ from gpuwatch import metrics
 from gpuwatch.samples import GpuFacts, GpuHealth, GpuLost, GpuSample, GpuStatus, NvmlState, XidEvent
 from gpuwatch.timeline.columns import NAN, SECOND_NS, Odometer, Table, ValueTiers
 from gpuwatch.timeline.times import Span, outside, united
-from gpuwatch.timeline.windows import GpuWindow, LinkErrors, Stats, known, stats
+from gpuwatch.timeline.windows import GPU_DISTRIBUTIONS, GpuWindow, LinkErrors, Stats, known, stats
 
 _LINK_COUNTERS = ("pcie_replays", "nvlink_crc_errors", "nvlink_replays", "nvlink_recoveries")
 _LINK_SPAN_NS = 60 * SECOND_NS
@@ -350,12 +350,7 @@ def gpu_window(
         power_watts=_power(history, start_ns, now_ns),
         power_limit_watts=(health.power_limit_watts if health else None) or facts.power_limit_watts,
         energy_joules=counters.delta("energy_joules"),
-        memory_used_bytes=_polled(history, "memory_used_bytes", start_ns, now_ns),
-        temperature_celsius=_polled(history, "temperature_celsius", start_ns, now_ns),
-        sm_clock_mhz=_polled(history, "sm_clock_mhz", start_ns, now_ns),
         sm_clock_cool_mhz=history.cool_clock_mhz(),
-        sm_activity_percent=_polled(history, "sm_activity_percent", start_ns, now_ns),
-        tensor_activity_percent=_polled(history, "tensor_activity_percent", start_ns, now_ns),
         pcie_rx_bytes_per_second=counters.rate("pcie_rx_bytes"),
         pcie_tx_bytes_per_second=counters.rate("pcie_tx_bytes"),
         throttle_shares=_throttle_shares(counters, masks),
@@ -364,6 +359,7 @@ def gpu_window(
         xids=tuple(xids),
         links=history.links.errors(),
         unavailable=_unavailable(history),
+        **{name: _polled(history, name, start_ns, now_ns) for name in GPU_DISTRIBUTIONS},
     )
 
 

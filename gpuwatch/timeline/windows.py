@@ -10,8 +10,9 @@ import math
 import statistics
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
+from gpuwatch import metrics
 from gpuwatch.samples import (
     Candidate,
     CurrentLine,
@@ -99,6 +100,12 @@ class GpuWindow:
     xids: tuple[XidEvent, ...] = ()  # whole session
     links: LinkErrors | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
+
+
+GPU_DISTRIBUTIONS = tuple(
+    each.name for each in fields(GpuWindow) if each.name in metrics.GPU and metrics.GPU[each.name].kind == "gauge"
+)
+"""The fields of GpuWindow that hold how a gauge of that name was distributed; live and from minutes alike."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from gpuwatch.samples import (
     StackTally,
     StepEnd,
 )
+from gpuwatch.timeline.windows import GPU_DISTRIBUTIONS
 
 SECOND_NS = 1_000_000_000
 START_NS = 7_200 * SECOND_NS
@@ -247,6 +249,10 @@ class Machine:
                 kind = chance.random()
                 return None if kind < 0.1 else sentinel if kind < 0.1 + self.shape.sentinels else value
 
+            gauges: dict[str, Any] = {
+                name: reading(float(chance.randrange(101)), 9.223372036854776e18) for name in GPU_DISTRIBUTIONS
+            }
+            gauges["memory_used_bytes"] = chance.randrange(2**20) * 2**16
             self._put(
                 now_ns,
                 GpuSample(
@@ -254,9 +260,8 @@ class Machine:
                     "GPU-0",
                     utilization_percent=reading(float(chance.randrange(101)), 255.0),
                     power_watts=reading(chance.randrange(700) / 2, 4e9),
-                    memory_used_bytes=chance.randrange(2**20) * 2**16,
-                    temperature_celsius=reading(float(chance.randrange(90)), 9.223372036854776e18),
                     energy_joules=second * 300.0,
                     throttled_power_ns=throttled_ns,
+                    **gauges,
                 ),
             )
