@@ -135,6 +135,7 @@ def page_view(report: model.Report) -> dict[str, Any]:
         "plan": words.plan_text,
         "place": words.place,
         "by_hand": words.by_hand,
+        "remarks": words.remarks,
         "diff_lines": _diff_lines,
         "figure": rate,
     }

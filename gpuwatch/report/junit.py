@@ -89,22 +89,9 @@ def _details(finding: model.Finding) -> str:
 
 def _lines(finding: model.Finding) -> Iterator[str]:
     yield f"{finding.severity.upper()} ({finding.level}): {finding.summary}"
-    if finding.numbers:
-        yield f"numbers: {'; '.join(finding.numbers)}"
-    for each in finding.ruled_out:
-        yield f"not {each.cause}: {each.reason}"
-    yield from finding.confidence_notes
-    if finding.behind:
-        yield f"after {finding.behind} is solved"
-    fix = finding.fix
-    if fix is not None:
-        yield words.fix_sentence(fix)
-        yield from printable_lines(fix.diff or fix.code or "")
-    yield from words.promises(finding)
-    if fix is not None and fix.trial:
-        yield f"prove it first: {fix.trial}"
-    if finding.verify:
-        yield f"verify: {finding.verify}"
+    yield from words.details(finding)
+    if finding.fix is not None:
+        yield from printable_lines(finding.fix.diff or finding.fix.code or "")
 
 
 def _sentence(word: str, sentence: str, change: str) -> str:

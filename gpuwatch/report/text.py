@@ -53,31 +53,10 @@ def _findings(report: model.Report) -> list[str]:
     lines: list[str] = []
     for finding in report.findings:
         lines += wrapped(f"{finding.severity.upper()} {finding.rule} ({finding.level}): {finding.summary}")
-        for text in _details(finding):
+        for text in words.details(finding):
             lines += wrapped(text, "    ")
         lines += _code(finding.fix)
     return lines or ["  none"]
-
-
-def _details(finding: model.Finding) -> Iterable[str]:
-    if finding.numbers:
-        yield f"numbers: {'; '.join(finding.numbers)}"
-    if finding.ruled_out:
-        yield "ruled out: " + "; ".join(f"{each.cause} ({each.reason})" for each in finding.ruled_out)
-    yield from finding.confidence_notes
-    if finding.behind:
-        yield f"after {finding.behind} is solved"
-    yield from words.promises(finding)
-    if finding.fix and finding.fix.trial:
-        yield f"prove it first: {finding.fix.trial}"
-    if finding.verify:
-        yield f"verify: {finding.verify}"
-    fix = finding.fix
-    if fix is not None:
-        yield words.fix_sentence(fix)
-        reason = words.by_hand(fix)
-        if reason:
-            yield f"by hand: {reason}"
 
 
 def _code(fix: model.Fix | None) -> list[str]:
@@ -181,9 +160,7 @@ def _finding_part(finding: model.Finding) -> str:
     title = f"### {finding.severity.upper()} {code_span(finding.rule)} ({finding.level})"
     facts = [f"- {markdown(text)}" for text in finding.numbers]
     facts += [f"- not {markdown(each.cause)}: {markdown(each.reason)}" for each in finding.ruled_out]
-    if finding.behind:
-        facts.append(f"- after {code_span(finding.behind)} is solved")
-    facts += [f"- {markdown(note)}" for note in finding.confidence_notes]
+    facts += [f"- {markdown(text)}" for text in words.remarks(finding)]
     parts = [title, markdown(finding.summary), "\n".join(facts), _fix(finding.fix), _gain(finding)]
     if finding.fix and finding.fix.trial:
         parts.append(f"**Prove it first:** {code_span(finding.fix.trial)}")

@@ -120,6 +120,33 @@ def by_hand(fix: model.Fix) -> str | None:
     return None if fix.no_diff_reason in (NO_EDIT, NOT_HERE) else fix.no_diff_reason
 
 
+def details(finding: model.Finding) -> Iterator[str]:
+    """A finding after its summary, a sentence each: plain text and JUnit. The other renderers set some apart."""
+    if finding.numbers:
+        yield f"numbers: {'; '.join(finding.numbers)}"
+    if finding.ruled_out:
+        yield "ruled out: " + "; ".join(f"{each.cause} ({each.reason})" for each in finding.ruled_out)
+    yield from remarks(finding)
+    yield from promises(finding)
+    fix = finding.fix
+    if fix is not None and fix.trial:
+        yield f"prove it first: {fix.trial}"
+    if finding.verify:
+        yield f"verify: {finding.verify}"
+    if fix is not None:
+        yield fix_sentence(fix)
+        reason = by_hand(fix)
+        if reason:
+            yield f"by hand: {reason}"
+
+
+def remarks(finding: model.Finding) -> Iterator[str]:
+    """What limits a finding, a sentence each, for every renderer."""
+    yield from finding.confidence_notes
+    if finding.behind:
+        yield f"after {finding.behind} is solved"
+
+
 def promises(finding: model.Finding) -> Iterator[str]:
     """The gain and its step of the plan, or the hint where no gain was measured."""
     gain = finding.gain

@@ -10,6 +10,7 @@ import pytest
 from gpuwatch.diagnosis.finding import Gain, PlanStep
 from gpuwatch.monitor.snapshot import Origin
 from gpuwatch.numbers import faster
+from gpuwatch.report.html import render_html
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.model import Report
 from gpuwatch.report.text import render_markdown, render_text
@@ -67,12 +68,12 @@ def test_every_part_of_a_finding_is_shown(render) -> None:
         assert part in text
 
 
-@pytest.mark.parametrize("render", [render_markdown, render_text, render_junit])
+@pytest.mark.parametrize("render", [render_markdown, render_text, render_html, render_junit])
 def test_a_hint_and_what_weakens_a_finding_are_shown(render) -> None:
     shared = "another process uses this GPU"
     finding = starvation(gain=None, hint="at most the time that it waits", confidence_notes=(shared,))
-    text = render(report(findings=[finding]))
-    assert "at most the time that it waits" in text and shared in text
+    text = render(report(findings=[replace(finding, behind="io-bound")]))
+    assert "at most the time that it waits" in text and shared in text and "after io-bound is solved" in text
 
 
 @pytest.mark.parametrize("render", [render_markdown, render_text])
