@@ -18,11 +18,9 @@ reported, not shown. An hour has one in the blob for its index and one for each 
 
 Metrics of minutes. Those of a subject without a value in a minute have no row there. `count * mean` is a sum.
 
-* GPU (subject: UUID). Gauges: utilization_percent and power_watts (of the driver's ring where it has one, else of the
-  polls), memory_utilization_percent, memory_used_bytes, temperature_celsius, memory_temperature_celsius, sm_clock_mhz,
-  sm_activity_percent, tensor_activity_percent, dram_activity_percent. Of the minute, with a count of 1: energy_joules;
-  with a count of the seconds between its readings: pcie_tx_bytes_per_second, pcie_rx_bytes_per_second,
-  throttled_{power,sw_thermal,hw_thermal,power_brake}_share.
+* GPU (subject: UUID). Gauges: those of `metrics.GPU_GAUGES` (of the driver's ring where it has one, else of the polls).
+  Counters: what `minute` of `metrics.GPU_COUNTERS` names, of the minute: energy_joules with a count of 1; rates and
+  shares with a count of the seconds between their readings.
 * Machine (subject "host"): every number of HostSample under its own name.
 * Steps (subject: trainer), a value per step: step_seconds (training time: period less phases), wait_seconds,
   forward_seconds, backward_seconds, optimizer_seconds, copy_seconds, step_batches, step_samples. `count` of
