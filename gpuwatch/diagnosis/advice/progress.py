@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.lines import place, quoted
 from gpuwatch.diagnosis.advice.sampled import is_sampled
-from gpuwatch.diagnosis.finding import Measure, Severity
+from gpuwatch.diagnosis.finding import Measure
 from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import listed, seconds
@@ -192,6 +192,6 @@ def _stands_since(line: CurrentLine, now_ns: int) -> float:
     return max(0.0, (until_ns - line.since_ns) / 1e9)
 
 
-def severity_unseen(silence: float) -> Severity:
-    """Of a run whose stack cannot be read: a warning once it is silent for longer than a prompt or an evaluation."""
-    return Severity.WARNING if silence >= UNSEEN_SECONDS else Severity.INFO
+def is_unseen_long(silence: float) -> bool:
+    """Whether a run whose stack cannot be read is silent for longer than a prompt or an evaluation usually takes."""
+    return silence >= UNSEEN_SECONDS

@@ -44,8 +44,8 @@ from gpuwatch.diagnosis.advice.progress import (
     apart,
     apart_words,
     current_line_measures,
+    is_unseen_long,
     process_words,
-    severity_unseen,
     silence_measure,
     silent_seconds,
     stands,
@@ -91,7 +91,7 @@ def collective_hang(case: RunCase, limits: Thresholds) -> Draft | None:
             f"{case.run.title} has made no step for {seconds(silence)} while its GPUs spin at low power: "
             f"{'the ranks wait for each other' if len(gpus) > 1 else 'a kernel does not end'}"
         ),
-        severity=severity_unseen(silence) if _may_evaluate(case, gpus, found) else Severity.CRITICAL,
+        severity=_severity(silence, may_evaluate=_may_evaluate(case, gpus, found)),
         level=Level.E2 if case.run.critical.facts.visibility == "exact" else Level.E1,
         evidence=(
             silence_measure(case, silence),
@@ -129,6 +129,12 @@ def _worker_cores(rank: RankWindow) -> float:
     lately = rank.process.tree_cores_lately if rank.process is not None else None
     cores = (rank.workers.cpu_cores or 0.0) * rank.workers.count if rank.workers is not None else 0.0
     return cores if lately is None else min(cores, lately)
+
+
+def _severity(silence: float, *, may_evaluate: bool) -> Severity:
+    if not may_evaluate:
+        return Severity.CRITICAL
+    return Severity.WARNING if is_unseen_long(silence) else Severity.INFO
 
 
 def _may_evaluate(case: RunCase, gpus: list[GpuWindow], found: tuple[Stand, ...]) -> bool:

@@ -42,7 +42,7 @@ from gpuwatch.diagnosis.advice.progress import (
     SilenceThresholds,
     Stand,
     current_line_measures,
-    severity_unseen,
+    is_unseen_long,
     silence_measure,
     silent_seconds,
     stands,
@@ -78,7 +78,7 @@ def step_stalled(case: RunCase, limits: Thresholds) -> Draft | None:
     file, line = _place(found) or place_of(loader)
     return Draft(
         summary=f"{case.run.title} has {stall.words} and does nothing: {cause}",
-        severity=stall.severity if known else severity_unseen(stall.silence),
+        severity=stall.severity if known else _severity_unseen(stall.silence),
         level=Level.E2 if case.run.critical.facts.visibility == "exact" else Level.E1,
         evidence=(
             stall.measure,
@@ -176,6 +176,10 @@ def _unseen(case: RunCase) -> tuple[str, str]:
     """The same words where its stack cannot be read: it may hang, or have left its loop, or wait for its user."""
     look = f"Look at its stack: gpuwatch stacks {case.run.critical.facts.pid}"
     return "it hangs or waits for something that is not visible from outside", look
+
+
+def _severity_unseen(silence: float) -> Severity:
+    return Severity.WARNING if is_unseen_long(silence) else Severity.INFO
 
 
 def _stands(case: RunCase, found: tuple[Stand, ...]) -> tuple[str, str]:
