@@ -21,7 +21,7 @@ from gpuwatch.compare.comparison import (
     quantity,
     signed,
 )
-from gpuwatch.numbers import grouped
+from gpuwatch.numbers import duration_words, grouped
 from gpuwatch.report.model import figure
 from gpuwatch.text import aligned, code_span, encodable, markdown, markdown_table, printable, wrapped
 
@@ -125,7 +125,7 @@ def _finding(found: FindingChange, comparison: Comparison) -> tuple[str, ...]:
         if not runs:
             return UNKNOWN
         count = f"{runs} of {of} runs" if of > 1 else "yes"
-        return ", ".join(filter(None, (count, duration(seconds))))
+        return count if seconds is None else f"{count}, {duration_words(seconds)}"
 
     return (
         found.fate,
@@ -141,7 +141,7 @@ def _about(each: Measured) -> str:
     parts = [
         each.name,
         each.label,
-        duration(each.seconds),
+        None if each.seconds is None else duration_words(each.seconds),
         subject.title,
         None if subject.batch_size is None else f"batch {subject.batch_size}",
         None if subject.model_parameters is None else f"{_millions(subject.model_parameters)} parameters",
@@ -262,12 +262,3 @@ def factor(change: Change) -> str:
     if change.interval is not None and change.interval.spans_no_change:
         return "~"
     return f"{change.ratio:.2f}x"
-
-
-def duration(seconds: float | None) -> str:
-    """How long a finding lasted: "58 s", "12 min", "3.5 h"."""
-    if seconds is None:
-        return ""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -93,16 +93,8 @@ def megahertz(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration with about three significant digits: "312 ms", "4.21 s", "3.5 min"."""
-    if value is None or math.isnan(value):
-        return UNKNOWN
-    if value < 0.9995e-3:
-        return f"{value * 1e6:.0f} µs"
-    if value < 0.9995:
-        return f"{value * 1e3:.3g} ms"
-    if value < 99.5:
-        return f"{value:.3g} s"
-    return f"{value / 60:.1f} min" if value < 5400 else f"{value / 3600:.1f} h"
+    """A duration with three significant digits and its unit: "312 ms", "4.21 s", "3.5 min"."""
+    return UNKNOWN if value is None or math.isnan(value) else numbers.seconds(value)
 
 
 def span(value_seconds: float) -> str:

@@ -84,7 +84,7 @@ def test_every_row_has_the_same_width_whatever_the_values(values: list[float | N
 SECOND_NS = 1_000_000_000
 GIB = 2.0**30
 LOOK = look()
-_UNITS = {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "%": 1.0, "W": 1.0}
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "%": 1.0, "W": 1.0}
 _BUCKETS = st.lists(
     st.tuples(st.floats(1e-6, 5000), st.floats(0, 1), st.floats(0, 1), st.booleans()), min_size=1, max_size=20
 )
