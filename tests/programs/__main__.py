@@ -1,15 +1,17 @@
 """`python -m tests.programs --programs DIR`: training programs of other people, unmodified, hooked and attached.
 
-Nothing is fetched: DIR holds clones as `tests/programs/catalogue.py` names them, and random data of the right shape
-stands in for theirs. A program that is not there, or whose modules are not, is left out with the reason. Each one runs
-three times: alone, hooked, and attached to without a hook. What is compared:
+Nothing is downloaded: DIR holds clones of the programs that `tests/programs/catalogue.py` names, and random data of the
+right shape takes the place of their data. A program that is missing, or whose modules are missing, is left out with the
+reason. Each one runs three times: alone, hooked, and attached to without a hook. What is compared:
 
-- its output: the same with the hook, line for line, but for the times in it;
-- its pace: iterations that it prints itself within the watched seconds, and the figure of the report;
-- the share of making batches where it has no loader: the report's, and py-spy's of the same seconds;
-- the warnings against those that the catalogue says it deserves, and whether its patch applies.
+- its output: with the hook the same as alone, line for line, except for times;
+- its pace: the iterations per second that it prints itself, and those in the report, for the same seconds;
+- the share of the time in which it makes batches, if it has no loader: from py-spy and from the report, for the same
+  seconds;
+- the warnings in the report; the catalogue names those that the program deserves. Then whether the patch applies.
 
-About 50 s for each run; on a machine that does nothing else, one thread each (OMP_NUM_THREADS=1) where cores are few.
+A run takes about 50 s. The machine should do nothing else; with few cores, use one thread per program
+(OMP_NUM_THREADS=1).
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from tests.programs.running import Output, Seen, alone, missing, watched
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "real-programs.md"
 TABLE = (
-    "| program | how | output | iterations/s, own | reported | batches' share, py-spy | reported | warnings | patch |",
+    "| program | how | output | iterations/s, printed | iterations/s, report | making batches, py-spy "
+    "| making batches, report | warnings | patch |",
     "|---|---|---|---|---|---|---|---|---|",
 )
 

@@ -40,7 +40,7 @@ def rules_table(score: Score) -> Table:
         "delay (median)",
         "p95",
         "gone in 60 s",
-        "after (median)",
+        "until gone (median)",
         "flips/h",
         "gain error (median)",
         "stray hints",
@@ -70,7 +70,7 @@ def _rule_row(rule: RuleScore, promises: Sequence[Promise]) -> list[str]:
 
 
 def _detectors_table(score: Score) -> Table:
-    title = "Who tells a truly starved job (an ideal loader would make it 1.1 times as fast)"
+    title = "Detecting jobs that an ideal loader makes 1.1 times as fast, by gpuwatch and by simpler detectors"
     header = ["detector", "precision", "recall", "found", "false", "missed"]
     return title, header, [_detector_row(one) for one in score.baselines.values()]
 
@@ -91,15 +91,15 @@ def _promises_table(score: Score) -> Table:
     header = [
         "rule",
         "findings",
-        "truth in range",
+        "real gain in range",
         "middle within 15 %",
         "median promise",
         "median width",
-        "median truth",
-        "worst middle",
+        "median real gain",
+        "worst case",
     ]
     rows = [_promises_row(rule, found) for rule, found in by_rule(score.promises).items()]
-    return "Promised gains against the simulated fix", header, rows
+    return "Promised gains compared with the simulated fix", header, rows
 
 
 def _promises_row(rule: str, found: Sequence[Promise]) -> list[str]:
@@ -112,7 +112,7 @@ def _promises_row(rule: str, found: Sequence[Promise]) -> list[str]:
         f"{median(one.low for one in found):.2f}-{median(one.high for one in found):.2f}x",
         f"{median(one.high / one.low for one in found):.2f}",
         f"{median(one.real for one in found):.2f}x",
-        f"{worst.low:.2f}-{worst.high:.2f}x promised, {worst.real:.2f}x",
+        f"{worst.low:.2f}-{worst.high:.2f}x promised, {worst.real:.2f}x real",
     ]
 
 

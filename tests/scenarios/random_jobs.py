@@ -32,9 +32,10 @@ NAMES_LOADING = LOADING | {"thread-oversubscription"}
 INTRODUCTION = (
     "## Random jobs",
     "",
-    "Nobody labelled these: steps of 10 ms to 5 s, 0 to 128 workers on 2 to 64 cores, storage, other programs, pauses,",
-    "and quotas are drawn. Each finding's change is made and the job played again: a job is starved if an ideal",
-    "loader saves 12 % of its time, a warning is undeserved and a cause wrong if its change brings less than 1.03x.",
+    "These jobs have no labels: steps of 10 ms to 5 s, 0 to 128 workers on 2 to 64 cores, storage, other programs,",
+    "pauses and CPU quotas are drawn at random. The change that each finding proposes is made, and the job is played",
+    "again. A job is starved if an ideal loader saves 12 % of its time. A warning is undeserved, and a cause wrong,",
+    "if its change brings less than 1.03x.",
     "`python -m tests.scenarios --random N` plays N of them.",
     "",
 )
@@ -233,19 +234,19 @@ def lines_of(title: str, score: RandomScore) -> list[str]:
         f"### {title}",
         "",
         f"- {score.jobs} jobs, {score.starved} starved: found {share(score.found, score.starved)}, "
-        f"{median(score.delays or [0.0]):.0f} s after their start in the median; by mean step {by_step}",
+        f"{median(score.delays or [0.0]):.0f} s after their start (median); by mean step time {by_step}",
         f"- undeserved warnings: {share(len(score.undeserved), score.warnings)}",
-        f"- right cause: {share(score.right_causes, score.causes)}; none named in {score.unnamed}",
-        f"- middle of the promised range within 15 % of the truth: {share(score.centred, len(score.promises))}; "
-        f"truth inside the range: {share(score.inside, len(score.promises))}",
+        f"- right cause: {share(score.right_causes, score.causes)}; no cause named in {score.unnamed}",
+        f"- middle of the promised range within 15 % of the real gain: {share(score.centred, len(score.promises))}; "
+        f"real gain inside the range: {share(score.inside, len(score.promises))}",
         "",
-        "| rule | promises | truth in range | middle within 15 % |",
+        "| rule | promises | real gain in range | middle within 15 % |",
         "| --- | ---: | ---: | ---: |",
         *(f"| {rule} | {len(part.promises)} | {part.inside} | {part.centred} |" for rule, part in parts.items()),
         "",
         *(f"- {name}: {one}" for name, found in failed for one in found),
         *(
-            f"- promise: job {judged.seed}: {one.rule} {one.low:.2f}-{one.high:.2f}x, truth {one.real:.2f}x"
+            f"- promise: job {judged.seed}: {one.rule} {one.low:.2f}-{one.high:.2f}x, real {one.real:.2f}x"
             for judged, one in score.promises
             if not _is_near(one)
         ),

@@ -34,7 +34,7 @@ def _of_hooked(score: Score) -> list[str]:
     if score.wrong_never:
         parts += [
             "",
-            "Said where it must never be",
+            "Reported where it must never be",
             *(f"  {one.scenario} seed {one.seed}: {one.said.rule}" for one in score.wrong_never),
         ]
     if score.troubles:
@@ -51,21 +51,27 @@ def markdown(score: Score, outside: Score, seeds: Sequence[int]) -> str:
     parts = [
         "# How often the diagnosis is right",
         "",
-        "`python -m tests.scenarios --even --write` wrote this page. Everything on it is simulated: a queueing model",
-        "of workers, launches, kernels, sensors and /proc makes the streams; the real timeline and rules judge them.",
-        "The model shares assumptions with the rules, so these figures say that the rules are consistent and how they",
-        "stand to simpler ones; they are not the accuracy on real trainings. A draw in which the label is not true by",
-        "the simulated truth (a perturbed run that is starved no more, say) is drawn again.",
+        "`python -m tests.scenarios --even --write` wrote this page. All trainings on it are simulated: a queueing",
+        "model of workers, launches, kernels, sensors and /proc makes streams of samples, and the real timeline and",
+        "rules judge them. The model shares assumptions with the rules. So these figures show that the rules are",
+        "consistent and how they compare with simpler ones; they are not the accuracy on real trainings. Each stream",
+        "has a label: the rules that must fire and those that may. If a random draw makes the label wrong (a run that",
+        "is no longer starved, for example), the stream is drawn again.",
         "",
         f"{score.streams} streams, seeds {_ranges(seeds)}, every physical quantity off by up to 30 %; "
         f"{score.redrawn} of them drawn again.",
         "A rule counts as right if it fires within 90 s of the onset or of the 30th step, whichever is later (longer",
-        "where its definition needs longer); any other warning is a false one. In seeds up to 8 the trouble passes",
-        "while the job goes on, and how long a finding outlives it is counted; rules that by their definition stay for",
-        "minutes or until a restart are left out of that. slow-samples stays on purpose until the window holds no slow",
-        "item any more: they come at random, and an earlier end would often be taken back. Flips are ends and returns",
-        "while the cause is there. A gain's error is how far the middle of the promised range lies from what the",
-        "simulated fix brings: of slow items in the long run, over 150 of them, where a window holds 3 to 7.",
+        "if its definition needs longer); any other warning is a false one.",
+        "",
+        "- In seeds up to 8 the cause disappears while the job continues, and the time is measured until the finding",
+        "  ends (columns `gone in 60 s`, `until gone`). Rules that by their definition stay for minutes or until a",
+        "  restart are left out of that. slow-samples stays until its window holds no slow item, because slow items",
+        "  come at random and an earlier end would often be taken back.",
+        "- A flip is a finding that ends and returns while its cause is still there.",
+        "- `delay` is the time from the onset to the finding, `p95` its 95th percentile. A `stray hint` is a finding",
+        "  of severity info from a rule that is not in the label.",
+        "- A gain's error is the distance of the middle of the promised range from the gain of the simulated fix. For",
+        "  slow items that gain is taken over 150 of them; a window holds 3 to 7.",
         "",
         *(f"- {line}" for line in _gates(score)),
     ]
@@ -81,9 +87,10 @@ def markdown(score: Score, outside: Score, seeds: Sequence[int]) -> str:
             "## Without a hook",
             "",
             f"{outside.streams} of the same streams, seen as `gpuwatch --attach` sees a run: 100 samples a second of",
-            "the training thread's stack and 20 of each worker (half of that with more than eight), a hundredth",
-            "of them torn, the loaders' counters once a second, /proc and NVML. No step, wait or event pair is known,",
-            "so rules that read steps one by one (slow-samples) are not asked for, and all evidence is E1.",
+            "the training thread's stack and 20 of each worker (half of that with more than eight), 1 % of them",
+            "inconsistent, the loaders' counters once a second, /proc and NVML. Steps, waits and CUDA event pairs are",
+            "not known, so rules that read single steps (slow-samples) are not in the labels, and all evidence is E1",
+            "(stacks and /proc).",
             "",
             *_listed(_gates_outside(outside)),
             "",
@@ -101,12 +108,14 @@ def _gates(score: Score) -> list[str]:
     flips = score.flips_per_hour
     return [
         f"healthy: {score.healthy_warnings} warnings in {score.healthy_hours:.1f} simulated hours (goal 0 in 10)",
-        f"recall of rules that exist {percent(score.recall)} (goal 95 %), precision {percent(score.precision)} "
+        f"recall {percent(score.recall)} (goal 95 %), precision {percent(score.precision)} "
         f"(goal 95 %), macro F1 {percent(score.macro_f1)}",
         f"right cause, given data-starvation: {score.right_causes} of {causes}"
         + (f" ({percent(score.right_causes / causes)}, goal 85 %)" if causes else ""),
-        f"1/(1-S) against an ideal loader: within 15 % in {within(errors)} of {len(errors)} (goal 90 %)",
-        f"middle of the promised range against the simulated fix: within 15 % in {within(middles)} of {len(middles)}"
+        f"speedup 1/(1-S), from the starved share S of the time, compared with an ideal loader: within 15 % in "
+        f"{within(errors)} of {len(errors)} (goal 90 %)",
+        f"middle of the promised range compared with the simulated fix: within 15 % in "
+        f"{within(middles)} of {len(middles)}"
         + (f" ({percent(within(middles) / len(middles))}, goal 90 %)" if middles else ""),
         f"gone within 60 s of the end of their cause: {sum(rule.cleared for rule in score.rules.values())} of "
         f"{len(score.clearings)} findings",
@@ -123,7 +132,8 @@ def _gates_outside(score: Score) -> list[str]:
         f"healthy: {score.healthy_warnings} warnings in {score.healthy_hours:.1f} simulated hours",
         f"recall {percent(score.recall)}, precision {percent(score.precision)}",
         f"right cause, given data-starvation: {score.right_causes} of {causes}",
-        f"middle of the promised range against the simulated fix: within 15 % in {within(middles)} of {len(middles)}",
+        f"middle of the promised range compared with the simulated fix: within 15 % in "
+        f"{within(middles)} of {len(middles)}",
         f"gone within 60 s of the end of their cause: {sum(rule.cleared for rule in score.rules.values())} of "
         f"{len(score.clearings)} findings",
     ]
@@ -186,7 +196,7 @@ def _numbers(numbers: dict[str, Any]) -> str:
 def _ranges(seeds: Sequence[int]) -> str:
     step = 2 if len(seeds) > 1 and all(b - a == 2 for a, b in pairwise(seeds)) else 1
     if len(seeds) > 2 and all(b - a == step for a, b in pairwise(seeds)):
-        return f"{seeds[0]} to {seeds[-1]}" + (" by twos" if step == 2 else "")
+        return f"{seeds[0]} to {seeds[-1]}" + (" in steps of 2" if step == 2 else "")
     return ", ".join(map(str, seeds))
 
 

@@ -41,11 +41,13 @@ LEFT_OUT = {
 INTRODUCTION = (
     "## Unusual jobs",
     "",
-    "Scripts that do something else between their steps, for which no rule was written: uploads, plots, notebooks,",
-    "mining, compilations, long saves, evaluations of all kinds, reinforcement learning, sweeps, huge and tiny steps,",
-    "breakpoints, and true deadlocks among them. Each is played hooked (its records derived by the real link), hooked",
-    "where its stacks cannot be read, and attached. A warning misleads if its change brings less than 1.03x in the",
-    "same program, or if it calls a hang what is none. `python -m tests.scenarios --unusual` plays them.",
+    "These are simulated scripts that do something else between their steps, for which no rule was written: uploads,",
+    "plots, notebooks, mining, compilations, long saves, evaluations of all kinds, reinforcement learning, sweeps,",
+    "huge and tiny steps, breakpoints, and real deadlocks. Each is played in three ways: hooked (the real link",
+    "derives its steps from the hook's records), hooked with stacks that cannot be read, and attached. A warning",
+    "misleads if its change brings less than 1.03x in the same program, or if it reports a hang although nothing",
+    "hangs. A job has a miss if a warning that it must get is absent. `python -m tests.scenarios --unusual` plays",
+    "them.",
     "",
 )
 
@@ -203,11 +205,11 @@ def _judge(stream: Stream, job: Unusual, heard: dict[str, Heard], causes: Counte
     cause = causes.most_common(1)[0][0] if causes else None
     if cause in heard and any(line.startswith(f"{cause} ") for line in wrong):
         wrong.append(f"cause {cause}")
-    missed = [f"{rule} was not said" for rule in sorted(job.must - heard.keys())]
+    missed = [f"{rule} was not reported" for rule in sorted(job.must - heard.keys())]
     if not player.stood_still and not LOADING & (heard.keys() | job.must):
         lost = 1.0 - 1.0 / ideal(job, stream.seed)
         if lost >= STARVED_LOSS:
-            missed.append(f"batches cost {lost:.0%} of its time, and nothing was said")
+            missed.append(f"batches cost {lost:.0%} of its time, and nothing was reported")
     stream.why = wrong + missed
     stream.outcome = "misleads" if wrong else "miss" if missed else "right"
 
@@ -267,10 +269,10 @@ def lines_of(streams: Sequence[Stream]) -> list[str]:
         ]
         rows.append(f"| {JOBS[name].title} | {' | '.join(found)} |")
     return [
-        f"{len(names)} jobs, {len(streams)} streams, {hours:.0f} simulated hours. A finding comes, goes or changes its",
-        f"severity, per hour of play and worst rule: {worst or 'nothing does'}.",
+        f"{len(names)} jobs, {len(streams)} streams, {hours:.0f} simulated hours. How often a finding appears, ends or",
+        f"changes its severity, per simulated hour, for the five worst rules: {worst or 'never'}.",
         "",
-        "| seen | right | misses only | misleads |",
+        "| how it is seen | right | misses only | misleads |",
         "| --- | ---: | ---: | ---: |",
         *(f"| {view} | {count(found)} |" for view, found in by_view.items()),
         f"| all | {count(streams)} |",

@@ -16,12 +16,13 @@ from tests.scenarios.real.playing import reports
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "real-workloads.md"
 HEAD = """# Real trainings on the CPU
 
-Written by `python -m tests.scenarios.real --write`: each training runs for real, hooked and attached to without a hook;
-a sleep stands for the accelerator's part of a step. Right: all that must be said is said, no other warning, the right
-line, the right state. Rows are replaced as their trainings are played again.
+`python -m tests.scenarios.real --write` wrote this page. Each training really runs, on a CPU, once with the hook and
+once without it, attached to from outside; a sleep takes the place of the GPU's part of a step. A row is right if the
+report has every finding that it must have and no other warning, and names the right line and the right state. Each run
+of the command replaces only the rows that it played.
 
 """
-TABLE = ("| workload | how | right | said | what is wrong |", "|---|---|---|---|---|")
+TABLE = ("| workload | how | right | findings | what is wrong |", "|---|---|---|---|---|")
 
 
 def main() -> int:
