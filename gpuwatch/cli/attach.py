@@ -32,7 +32,7 @@ _PROC = Path("/proc")
 _DRIVER_SECONDS = 2.0
 """A driver that keeps its GPUs loaded answers within 0.3 s; the list is worth having without it."""
 
-_HEAD = ("PID", "GPU", "AGE", "DETAIL", "USER")
+_HEAD = ("PID", "GPU", "AGE", "VISIBILITY", "USER")
 _NUMBERS = ("PID", "AGE")
 _DETAIL = {"exact": "exact", "sampled": "sampled", "process": "/proc only", "hardware": "hardware only"}
 _INDENT = 8
@@ -93,7 +93,9 @@ def pick_candidate(command: str) -> int:
         raise GpuwatchError(_nothing(found))
     say("\n".join(line for _, line in table_lines(found.processes, found.gpus.indices, _width(sys.stderr))))
     if not mine:
-        raise GpuwatchError("none of these processes may be attached to: run gpuwatch as their user or as root (sudo)")
+        raise GpuwatchError(
+            "gpuwatch may not attach to any of these processes: run gpuwatch as their user or as root (sudo)"
+        )
     raise GpuwatchError(
         f"{len(mine)} processes train here: say which, as in `gpuwatch {command} --attach {mine[0].pid}`"
     )

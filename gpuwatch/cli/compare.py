@@ -30,14 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and ~ marks a difference that may be chance."
     )
     parser.epilog = (
-        "Exit codes: 0 compared, 1 a --fail-if holds, 2 could not compare. "
+        "Exit codes: 0 compared, 1 a --fail-if holds, 2 could not compare.\n"
         "On GitHub Actions the comparison is also appended to the job's summary ($GITHUB_STEP_SUMMARY)."
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="BEFORE AFTER, or BEFORE... -- AFTER...")
-    parser.add_argument("--before", action="append", default=[], metavar="FILE", help="one more on the before side")
-    parser.add_argument("--after", action="append", default=[], metavar="FILE", help="one more on the after side")
+    parser.add_argument(
+        "--before", action="append", default=[], metavar="FILE", help="one more file for the before side"
+    )
+    parser.add_argument("--after", action="append", default=[], metavar="FILE", help="one more file for the after side")
     for side in ("", "before-", "after-"):
-        only = f", of the {side[:-1]} side only" if side else f": {FORMS}"
+        only = f", for the {side[:-1]} side only" if side else f": {FORMS}"
         for word, does in (("from", "begin"), ("to", "end")):
             parser.add_argument(
                 f"--{side}{word}", dest=f"{side[:-1]}_{word}", type=moment, metavar="T", help=f"where to {does}{only}"

@@ -78,6 +78,10 @@ _STATE_WIDTH = max(len(state.value) for state in State) + 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Checks what gpuwatch can use on this machine: the driver, the processes, torch, the system. Each shortcoming\n"
+        "has its fix. Exit code 2: gpuwatch can measure nothing here."
+    )
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
 
@@ -143,11 +147,11 @@ def as_lines(checks: Sequence[Check], width: int) -> list[tuple[State | None, st
         lines.append((check.state, first))
         lines += [(None, line) for line in rest]
         if check.cure:
-            cure_indent = indent + " " * len("cure: ")
+            cure_indent = indent + " " * len("fix: ")
             cured = textwrap.wrap(
                 check.cure,
                 width,
-                initial_indent=f"{indent}cure: ",
+                initial_indent=f"{indent}fix: ",
                 subsequent_indent=cure_indent,
                 break_long_words=False,
                 break_on_hyphens=False,
@@ -277,14 +281,14 @@ def check_nvml_calls(found: NvmlSurvey) -> Check:
     for answer in found.answers:
         by_reading.setdefault((answer.provides, answer.function), []).append(answer)
     if not by_reading:
-        return Check("nvml-calls", State.UNKNOWN, "No reading could be tried.")
+        return Check("nvml-calls", State.UNKNOWN, "No reading was tried: no driver answers.")
     costs = [(answer.microseconds, answer.provides) for answer in found.answers if answer.microseconds is not None]
     answered = sum(all(answer.error is None for answer in answers) for answers in by_reading.values())
     slowest = max(costs, default=(0.0, ""))
-    sentence = f"{answered} of {len(by_reading)} readings are given by every GPU"
+    sentence = f"{answered} of {len(by_reading)} readings are provided by every GPU"
     if costs:
         mean = sum(cost for cost, _ in costs) / len(costs)
-        sentence += f"; a call costs {mean:.0f} us in the mean, {slowest[0]:.0f} us for {slowest[1]}"
+        sentence += f"; a call takes {mean:.0f} us on average, {slowest[0]:.0f} us for {slowest[1]}"
     cure, limited = _shortcoming(found.answers, slowest[0])
     return Check(
         "nvml-calls",
@@ -328,7 +332,7 @@ def check_torch(gpu_present: bool, interpreters: Sequence[str] | None = None) ->
             "torch",
             State.WARNING,
             f"No torch is found by {', '.join(map(_shown, candidates)) or 'any python'}; a training with another "
-            "interpreter can be watched all the same.",
+            "interpreter can still be watched.",
             "Activate the environment of the training, or `pip install torch` there.",
         )
     interpreter, torch = next(iter((whole or found).items()))
@@ -350,7 +354,7 @@ def check_torch(gpu_present: bool, interpreters: Sequence[str] | None = None) ->
             "Runs are still watched through the hook; for the hardware use `amd-smi`.",
         )
     if not gpu_present:
-        return result(State.OK, f"{about}, built for the CPU only, as this machine is.")
+        return result(State.OK, f"{about}, built for the CPU only; no NVIDIA GPU is reachable here.")
     return result(
         State.WARNING,
         f"{about}, built for the CPU only: a training with it leaves every GPU idle.",
@@ -385,7 +389,7 @@ def _shown(path: str) -> str:
     return shown(path.encode("utf-8", "surrogateescape"))
 
 
-_RUN = "Start the training with `gpuwatch run`, which measures steps and waits without that right"
+_RUN = "Start the training with `gpuwatch run`, which measures steps and waits without that permission"
 _RECORD = "with `gpuwatch record -- COMMAND`, which may read what it starts"
 _CAPABILITY = "start the container with `--cap-add SYS_PTRACE`"
 _YAMA = "`sudo sysctl kernel.yama.ptrace_scope=0`"
@@ -415,12 +419,12 @@ def check_link(environment: Mapping[str, str] = os.environ) -> Check:
         folder.close()
     there = {0: "no run with the hook is there now", 1: "1 run with the hook is there"}
     found = there.get(runs, f"{runs} runs with the hook are there")
-    sentence = f"Training runs can link themselves in {path}; {found}."
+    sentence = f"Training runs can connect to gpuwatch through {path}; {found}."
     elsewhere = folders_elsewhere(environment)
     if elsewhere:
         sentence = (
-            f"{sentence[:-1]}; the folder of {' and '.join(elsewhere)} is passed over: it is on no local file system, "
-            "and a file server that hangs would hold a step."
+            f"{sentence[:-1]}; the folder of {' and '.join(elsewhere)} is not used: it is not on a local file system, "
+            "and a file server that hangs would block a step."
         )
     return Check(
         "link",
@@ -437,7 +441,7 @@ def _refused(path: Path, why: str) -> Check:
     return Check(
         "link",
         State.PROBLEM,
-        f"Training runs cannot link themselves: {cause or why}.",
+        f"Training runs cannot connect to gpuwatch: {cause or why}.",
         f"{cure[0].upper()}{cure[1:]}." if cause else "Set GPUWATCH_DIR to a folder of yours, for both sides.",
         {"folder": str(path), "runs": None},
     )
@@ -452,8 +456,8 @@ def check_permissions(proc_root: Path = Path("/proc"), my_uid: int | None = None
     if hidden and uid != 0:
         return result(
             State.WARNING,
-            f"{whose} can be watched; /proc hides other users' processes (hidepid={hidden}), so what they take of "
-            "the machine is not known.",
+            f"{whose} can be watched; /proc hides other users' processes (hidepid={hidden}), so their use "
+            "of the machine is not known.",
             "Run gpuwatch as root (sudo), or ask for the group named in the mount option gid= of /proc.",
         )
     return result(State.OK, f"{whose} can be watched.")
@@ -484,7 +488,7 @@ def own_memory_problem() -> CannotReadError | None:
     except CannotReadError as error:
         return error
     except UnreadableAddressError:
-        return CannotReadError(Reason.PLATFORM, "process_vm_readv does not read what is there")
+        return CannotReadError(Reason.PLATFORM, "process_vm_readv returns wrong data")
     finally:
         memory.close()
     return None
@@ -510,7 +514,7 @@ def check_other_processes(
     if problem is not None:
         sentence, cures = _without_the_call(problem, container)
     elif access.yama == 3:
-        sentence = "No process may read another until the next start of the machine (ptrace_scope=3)"
+        sentence = "No process may read another until the machine is rebooted (ptrace_scope=3)"
         cures = (_RUN,)
     elif access.capable:
         return result(State.OK, "The stacks of all runs can be read.")
@@ -522,7 +526,7 @@ def check_other_processes(
         cures = (_RUN, _RECORD, as_root, _YAMA)
     elif uid == 0:
         sentence = "root has no CAP_SYS_PTRACE here, so only stacks of runs of root itself can be read"
-        return result(State.OK, f"{sentence}.", f"For those of others {_CAPABILITY}.")
+        return result(State.OK, f"{sentence}.", f"For runs of other users {_CAPABILITY}.")
     else:
         return result(State.OK, "The stacks of your runs can be read.")
     return result(State.WARNING, f"{sentence}.", f"{', or '.join(cures)}.")
@@ -638,7 +642,7 @@ def check_quota(
     if not limit.known:
         return result(
             State.UNKNOWN,
-            f"{usable} of {cores} cores may be used, unless a cgroup quota holds that cannot be seen from here.",
+            f"{usable} of {cores} cores may be used, unless there is a cgroup quota that cannot be seen from here.",
             "Mount the cgroup hierarchy at /sys/fs/cgroup in this container.",
         )
     if usable < cores:

@@ -125,6 +125,7 @@ _WIDEST = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Prints what a rule means, when it fires and when it does not. Without RULE: lists all rules."
     parser.add_argument("rule", nargs="?", metavar="RULE")
 
 

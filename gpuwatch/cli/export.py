@@ -31,9 +31,9 @@ _DEFAULT_TABLE = "gpu"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Writes the contents of a recording for other tools. Names carry units; unknown values are empty.\n"
+        "Writes the contents of a recording for other tools. Column names carry units; unknown values are empty.\n"
         "CSV and Parquet have one table per kind of sample: `-o FOLDER/` writes all of them, --table picks one.\n"
-        "A CSV text that a spreadsheet would run as a formula (= + - @ first) gets an apostrophe before it."
+        "A CSV text that a spreadsheet would run as a formula (it begins with = + - or @) gets an apostrophe before it."
     )
     parser.add_argument("file", metavar="FILE", help="a recording made by `gpuwatch record`")
     form = parser.add_mutually_exclusive_group(required=True)
@@ -85,7 +85,9 @@ def _check(arguments: argparse.Namespace) -> None:
     if not in_tables and arguments.output not in (None, "-") and Path(arguments.output).is_dir():
         raise GpuwatchError(f"-o {arguments.output} is a folder: give the name of a file in it")
     if arguments.format == "parquet" and arguments.output in (None, "-"):
-        raise GpuwatchError("Parquet has its index at its end and cannot go through a pipe: give -o FILE or -o FOLDER/")
+        raise GpuwatchError(
+            "a Parquet file has its index at its end and cannot be written to a pipe: give -o FILE or -o FOLDER/"
+        )
 
 
 def _tables(arguments: argparse.Namespace, recording: Recording, axis: Axis, start_ns: int, end_ns: int) -> None:
@@ -110,7 +112,7 @@ def _tables(arguments: argparse.Namespace, recording: Recording, axis: Axis, sta
     if folder is not None:
         say(f"gpuwatch: {len(tables.rows)} tables in {folder}: {counted or 'nothing was recorded'}")
     elif arguments.table is None:
-        say(f"gpuwatch: table {counted}; for the others --table NAME, for all of them -o FOLDER/: {', '.join(TABLES)}")
+        say(f"gpuwatch: wrote table {counted}; --table NAME writes another, -o FOLDER/ all: {', '.join(TABLES)}")
 
 
 def _folder(arguments: argparse.Namespace) -> Path | None:

@@ -71,7 +71,7 @@ def moment(text: str) -> Moment:
     try:
         date = datetime.fromisoformat(stripped.replace("Z", "+00:00"))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a moment of a recording, such as {FORMS}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in a recording, such as {FORMS}") from None
     return Moment(text, "since epoch", date.timestamp())
 
 

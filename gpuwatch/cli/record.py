@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--record-max",
         type=_size,
         metavar="SIZE",
-        help="largest size of the file, such as 500M: then the oldest details go, the figures per minute stay",
+        help="largest size of the file, such as 500M: above it the oldest details are dropped, not the minute figures",
     )
     add_watching(parser)
     add_simulate(parser)
@@ -79,7 +79,7 @@ def _check(arguments: argparse.Namespace) -> None:
     for option, value in (("--attach", arguments.attach), ("--simulate", arguments.simulate)):
         if value is not None:
             raise GpuwatchError(
-                f"{option} and a command exclude each other: with a command only that command is recorded"
+                f"{option} cannot be combined with a command: with a command only that command is recorded"
             )
 
 
@@ -151,7 +151,7 @@ def _until_stopped(session: Session, path: Path, arguments: argparse.Namespace) 
     nothing.see(monitor.snapshot())
     _say_result(ended, how_to_read=nothing.saw_something)
     if session.has_ended():
-        say(f"gpuwatch: {session.narrowed_to} ended, and so did the recording")
+        say(f"gpuwatch: {session.narrowed_to} ended, so the recording stopped")
     if signals.received:
         return ExitCode.INTERRUPTED
     if ended is not None and ended.problem:  # it has been reported
@@ -174,14 +174,14 @@ def _beside_command(session: Session, path: Path, arguments: argparse.Namespace)
             say(f"gpuwatch: {sentence}")
             return code
         monitor.attach(pid)
-        monitor.subscribe(_ProblemReporter(still="the command goes on").take)
+        monitor.subscribe(_ProblemReporter(still="the command continues").take)
         monitor.start()
         ended = _wait(child, arguments.duration or None)
         if ended is not None:
             _let_end(monitor)
         _say_result(monitor.stop_recording())
         if ended is None:
-            say("gpuwatch: the command goes on; gpuwatch waits for its exit code")
+            say("gpuwatch: the command continues; gpuwatch waits for its exit code")
         if monitor.timeline.trainer_identities() and all(
             run.visibility == "process" for run in monitor.snapshot().runs
         ):

@@ -21,8 +21,8 @@ _SPEEDS = (0.25, 60.0)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "The dashboard for a recording, with its findings as they came. The config applies: ignored rules are left\n"
-        "out, rules with other thresholds judge again. Keys: space pauses, [ ] and { } jump, < > change the speed."
+        "The dashboard for a recording, with the findings as they appeared. The config applies: ignored rules are\n"
+        "left out, rules with other thresholds judge again. Keys: space pauses, [ ] and { } jump, < > change the speed."
     )
     parser.add_argument(
         "file", metavar="FILE", help="a recording made by `gpuwatch record` or by key r of the dashboard"

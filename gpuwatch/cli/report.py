@@ -131,7 +131,7 @@ def _read(arguments: argparse.Namespace, with_curves: bool) -> Observation:
     with recording:
         start_ns, end_ns = span(recording, arguments.start, arguments.end)
         if start_ns >= end_ns:
-            wait = "" if recording.meta.ended else " yet: wait for the first second of it"
+            wait = "" if recording.meta.ended else " yet: wait until its first second is written"
             raise GpuwatchError(f"{arguments.file} holds no samples{wait}")
         seen = observe(recording, start_ns, end_ns, with_curves=with_curves, settings=arguments.config.settings)
         if not seen.scene.gpus and not seen.scene.runs:
@@ -171,14 +171,14 @@ def _watched(session: Session, duration_seconds: float | None, with_curves: bool
     snapshot = monitor.snapshot()
     if not signals.received:
         if session.has_ended() and is_empty(snapshot) and not nothing.saw_something:
-            raise GpuwatchError(f"{session.narrowed_to} ended before anything could be seen of it")
+            raise GpuwatchError(f"{session.narrowed_to} ended before anything could be measured")
         nothing.refuse(snapshot)
     # A clock that jumps stops at the deadline; the machine's goes on while the report is made.
     end_ns = deadline_ns if session.virtual and deadline_ns and not signals.received else session.now_ns()
     scene = monitor.final_scene(max(1, end_ns - started_ns) / 1e9)
     notes = [*snapshot.notices]
     if session.has_ended() and not signals.received:
-        notes.append(f"{session.narrowed_to} ended, and so did the watch")
+        notes.append(f"{session.narrowed_to} ended, so gpuwatch stopped watching")
     of_time = (monitor.timeline, scene, started_ns, scene.now_ns, session.interval_seconds)
     return Observation(
         snapshot=replace(

@@ -114,7 +114,10 @@ def why_not_started(command: str, error: OSError | ValueError) -> tuple[int, str
     if isinstance(error, PermissionError):
         return NOT_EXECUTABLE, f"{command} is not executable; start it with its interpreter{_python_hint(command)}"
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    return NOT_EXECUTABLE, f"{command} cannot be started ({reason}); give a program, or its interpreter first"
+    return (
+        NOT_EXECUTABLE,
+        f"{command} cannot be started ({reason}); give a program, or put the interpreter before a script",
+    )
 
 
 def hooked_environment(environment: dict[str, str]) -> dict[str, str]:

@@ -82,7 +82,9 @@ def open_session(arguments: argparse.Namespace, nvml: TakeNvml | None = None) ->
     quiet_log()
     if arguments.simulate is not None:
         if arguments.attach is not None:
-            raise GpuwatchError("--simulate and --attach exclude each other: a simulated machine has no process here")
+            raise GpuwatchError(
+                "--simulate and --attach cannot be combined: the processes of a simulated machine do not exist"
+            )
         return simulated_session(
             arguments.simulate,
             virtual=arguments.command == "report",
@@ -185,7 +187,7 @@ def explanation(snapshot: Snapshot) -> str:
     reason = (nvml.reason or f"NVML is {nvml.status}") if nvml else "the driver has not answered yet"
     many = sum(each.visibility != "exact" for each in snapshot.candidates)
     trains = "1 process trains" if many == 1 else f"{many} processes train"
-    others = f"{trains} here without it (`gpuwatch --attach` lists); " if many else ""
+    others = f"{trains} here without it (`gpuwatch --attach` lists them); " if many else ""
     others += "".join(f"{notice.rstrip('.')}; " for notice in snapshot.notices)
     return (
         f"nothing to measure: no GPU ({reason.rstrip('.')}) and no training run with the hook; {others}"

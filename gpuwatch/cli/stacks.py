@@ -35,7 +35,7 @@ _MOST_HZ = 1000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Samples the stacks of a running Python process and its DataLoader workers without stopping them, "
+        "Samples the stacks of a running Python process and its DataLoader workers without stopping them,\n"
         "then writes them to stdout. Ctrl-C writes what was seen so far."
     )
     parser.add_argument("pid", type=pid, metavar="PID")
@@ -78,7 +78,7 @@ def stacks(arguments: argparse.Namespace) -> int:
     for reason in profile.unreadable:
         say(f"gpuwatch: {reason}")
     if profile.ended:
-        say(f"gpuwatch: process {profile.pid} ended after {profile.seconds:.1f} s, and so did the sampling")
+        say(f"gpuwatch: process {profile.pid} ended after {profile.seconds:.1f} s, so sampling stopped")
     if not profile.lanes:
         raise GpuwatchError(f"no stack of process {profile.pid} could be read: it has ended or is still starting")
     write(_rendered(profile, arguments.format))

@@ -24,7 +24,7 @@ _DETAIL = {"sampled": "sampled", "process": "/proc only", "hardware": "hardware 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "One line per second on stdout; findings go to stderr as they come."
+    parser.description = "One line per second on stdout; findings go to stderr as they appear."
     parser.add_argument("--duration", type=duration, metavar="S", help="seconds to watch (default: until Ctrl-C)")
     add_watching(parser)
     add_simulate(parser)

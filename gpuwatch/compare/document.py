@@ -98,7 +98,7 @@ def _headline(comparison: Comparison) -> str:
     if change.interval is None:
         return f"samples/s {percent(change.ratio)} ({runs}: an anecdote, not proof)"
     if change.interval.spans_no_change:
-        could = "" if change.detectable is None else f"; could have seen {change.detectable * 100:.1f} % or more"
+        could = "" if change.detectable is None else f"; would have detected {change.detectable * 100:.1f} % or more"
         return f"samples/s: no detectable change (p = {change.interval.p_value:.2g}, {runs}{could})"
     return f"samples/s {difference(change)}, {change.verdict} ({runs}, 95 % interval)"
 

@@ -136,7 +136,7 @@ def _settled_before(edit: Edit, done: Sequence[Edit]) -> tuple[bool, str | None]
             before = {**other.keywords, **before}
     for name, text in edit.keywords.items():
         if before.get(name, text) != text:
-            return True, f"an earlier fix of this patch sets {name}={before[name]}: apply that first, then look again"
+            return True, f"an earlier fix of this patch sets {name}={before[name]}: apply that first, then check again"
     return edit.keywords.keys() <= before.keys(), None
 
 

@@ -115,7 +115,7 @@ class Trail:
             raise self.refuse(name, f"is computed in line {node.lineno} of {self.module.file}")
         text = self.setting.in_place_of(self.module.source(node), name)
         if self.setting.times is not None and self._is_changed(node):
-            raise CannotEditError(f"an earlier fix of this patch changes {name}: apply that first, then look again")
+            raise CannotEditError(f"an earlier fix of this patch changes {name}: apply that first, then check again")
         wanted = ast.parse(text, mode="eval").body
         if ast.dump(node) == ast.dump(wanted):
             raise AlreadySoError(f"{name} is {text} in line {node.lineno} of {self.module.file} already")
@@ -206,7 +206,7 @@ def config_changes(name: str, trail: Trail) -> list[Change]:
     if trail.setting.times is not None:
         wanted = trail.setting.in_place_of(old, name)
         if trail.files.is_changed(path, start, end):
-            raise CannotEditError(f"an earlier fix of this patch changes {name}: apply that first, then look again")
+            raise CannotEditError(f"an earlier fix of this patch changes {name}: apply that first, then check again")
     if _same(old, wanted):
         raise AlreadySoError(f"{name} is {wanted} in {path} already")
     change = Change(path, start, end, wanted)

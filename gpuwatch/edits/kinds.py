@@ -59,7 +59,7 @@ def call_changes(edit: CallEdit, files: Files) -> list[Change]:
     spanning = [call for call in calls if call.lineno < line <= (call.end_lineno or 0)]
     found = next((some[0] for some in (starting, spanning) if len(some) == 1), None)
     if found is None:
-        raise CannotEditError(f"line {edit.line} of {edit.file} holds no single {edit.call}(...) call")
+        raise CannotEditError(f"line {edit.line} of {edit.file} does not hold exactly one {edit.call}(...) call")
     return keyword_changes(edit, found, module, files)
 
 
@@ -96,7 +96,7 @@ def loop_changes(edit: LoopEdit, files: Files) -> list[Change]:
     loop = statement if isinstance(statement, ast.For | ast.AsyncFor) else None
     nexts = [call for call in calls_in(statement) if called(call) == "next" and call.args] if loop is None else []
     if loop is None and len(nexts) != 1:
-        raise CannotEditError(f"line {edit.line} of {edit.file} is no loop over a loader")
+        raise CannotEditError(f"line {edit.line} of {edit.file} is not a loop over a loader")
     return followed_to_call(loop.iter if loop is not None else nexts[0], at_call, module, files)
 
 
@@ -520,7 +520,7 @@ def _loss(backward: ast.stmt, edit: AutocastEdit) -> set[str]:
     """The names that the backward pass starts from."""
     calls = [call for call in calls_in(backward) if (called(call) or "").endswith("backward")]
     if len(calls) != 1 or not isinstance(backward, ast.Expr) or not isinstance(calls[0].func, ast.Attribute):
-        raise CannotEditError(f"line {edit.line} of {edit.file} is no statement of one backward() call")
+        raise CannotEditError(f"line {edit.line} of {edit.file} is not a statement of one backward() call")
     owner = (dotted(calls[0].func) or "").split(".")
     for part, cure in _ELSEWHERE.items():
         if part in owner:

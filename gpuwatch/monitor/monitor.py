@@ -78,7 +78,7 @@ class Guard:
             if name not in self._logged:
                 self._logged.add(name)
                 _log.warning("%s failed", name, exc_info=True)
-            self._notices[name] = f"The {name} failed, and its part is missing here ({type(error).__name__}: {error})."
+            self._notices[name] = f"The {name} failed, so its data are missing here ({type(error).__name__}: {error})."
         else:
             if proves:
                 self._notices.pop(name, None)

@@ -125,14 +125,14 @@ def still_needed(rank: RankWindow, snapshot: Snapshot) -> str:
     after = f"and then {2 * EVALUATION_NS / 1e9:.0f} s more"
     if not is_sampled(rank):
         seconds = (snapshot.time_ns - snapshot.started_ns) / 1e9
-        return f"{grouped(rank.steps)} steps in {seconds:.0f} s; {STEPS} after the warm-up are needed, {after}"
+        return f"{grouped(rank.steps)} steps in {seconds:.0f} s; {STEPS} needed after the warm-up, {after}"
     stacks = rank.stacks
     samples, seconds = (stacks.samples, stacks.seconds) if stacks is not None else (0, 0.0)
     had = f"{grouped(samples)} stack samples"
     if rank.steps_total or rank.train_loader is not None:
         had += f" and {grouped(rank.steps)} batches in {seconds:.0f} s"
-        return f"{had}; {SAMPLES} and {STEPS} are needed, {after}"
-    return f"{had} in {seconds:.0f} s; {SAMPLES} and {UNHOOKED_SECONDS:.0f} s are needed, {after}"
+        return f"{had}; {SAMPLES} samples and {STEPS} batches needed, {after}"
+    return f"{had} in {seconds:.0f} s; {SAMPLES} samples and {UNHOOKED_SECONDS:.0f} s needed, {after}"
 
 
 def state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:

@@ -451,7 +451,7 @@ def _no_python(memory: Memory, first: Mapping | None, named_python: bool) -> Can
     pid = memory.pid
     if first is None:
         return CannotReadError(
-            Reason.NOT_PYTHON, f"process {pid} has no program (a thread of the kernel?)", "name a training process"
+            Reason.NOT_PYTHON, f"process {pid} runs no program (a kernel thread?)", "name a training process"
         )
     with suppress(NotElfError):
         if mapped_image(memory, first.start, first.path).needs("libpython"):

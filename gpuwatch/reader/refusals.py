@@ -95,7 +95,7 @@ def zombie(pid: int) -> CannotReadError:
 def platform(cause: str) -> CannotReadError:
     """This machine offers no way to read another process."""
     return CannotReadError(
-        Reason.PLATFORM, f"stacks cannot be read here: {cause}", "use gpuwatch run, which needs no reader"
+        Reason.PLATFORM, f"stacks cannot be read here: {cause}", "use gpuwatch run, which does not read the process"
     )
 
 
@@ -116,7 +116,7 @@ def silent(pid: int) -> CannotReadError:
     return CannotReadError(
         Reason.SILENT,
         f"process {pid} does not answer reads of its memory",
-        "end what its pages wait for (userfaultfd, a file system that hangs), or use gpuwatch run, which reads no "
+        "end what blocks its memory (userfaultfd, a file system that hangs), or use gpuwatch run, which reads no "
         "memory",
     )
 
@@ -193,7 +193,7 @@ def explain(pid: int, access: Access, *, hooked: bool = False) -> tuple[str, str
         )
     if access.container:
         return f"process {pid} may not be read from inside this container", add
-    return f"the kernel denies the memory of process {pid}", f"read it as root: {as_root}"
+    return f"the kernel denies access to the memory of process {pid}", f"read it as root: {as_root}"
 
 
 def access_to(pid: int, proc_root: Path) -> Access:

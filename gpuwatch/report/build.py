@@ -539,7 +539,7 @@ _UNREAD = "seen only with the hook or in stacks, and neither is available"
 
 
 _UNSEEN_STEPS = {
-    "sampled": "no loader was seen working, and no variable that its loop counts with",
+    "sampled": "neither a working loader nor a loop counter was found",
     "process": _UNREAD,
     "hardware": _UNREAD,
 }

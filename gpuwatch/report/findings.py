@@ -168,7 +168,7 @@ def fix_patch(seen: Observation) -> FixPatch:
         if fix is None:
             continue
         if finding.behind is not None:
-            why = f"not in the patch: fix {finding.behind} first, then look again"
+            why = f"not in the patch: fix {finding.behind} first, then check again"
             by_hand.setdefault(why, []).append(finding.rule)
             continue
         origin = origin_of(seen, finding)

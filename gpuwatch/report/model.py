@@ -112,7 +112,7 @@ class PlanStep(Struct, frozen=True):
 
     number: Annotated[int, Meta(ge=1)]
     of: Annotated[int, Meta(ge=1)]
-    then: Annotated[Factors, _note("once the steps before it are made")]
+    then: Annotated[Factors, _note("after the steps before it are made")]
     together: Annotated[Factors, _note("all steps up to this one")]
 
 
@@ -136,7 +136,7 @@ class Finding(Struct, frozen=True):
     since: Moment
     state: Literal["pending", "firing", "clearing", "over"]
     stood_seconds: Annotated[float | None, _note("of a recording longer than 15 minutes")]
-    behind: Annotated[str | None, _note("the rule to solve first")]
+    behind: Annotated[str | None, _note("the rule to fix first")]
     window_seconds: float
     confidence_notes: list[str]
 
@@ -308,8 +308,10 @@ class Stacks(Struct, frozen=True):
     phases: Annotated[dict[str, Share], _note("of all samples of the training thread")]
     train_phases: Annotated[dict[str, Share], _note("of those outside evaluation, saving and compiling")]
     eval_wait_share: Annotated[float | None, _note("of the evaluation's samples")]
-    first_wait_share: Annotated[float | None, _note("of all: what an epoch's first batches wait longer than others")]
-    receiving_share: Annotated[float | None, _note("of all: taking over what a worker sent")]
+    first_wait_share: Annotated[
+        float | None, _note("of all: how much longer the first batches of an epoch wait than others")
+    ]
+    receiving_share: Annotated[float | None, _note("of all: receiving what a worker sent")]
     lines: Annotated[list[Line], _note("of the training thread, most samples first")]
     workers: int
     worker_samples: Annotated[int, _note("of all workers, idle ones too")]
@@ -365,13 +367,13 @@ class Run(Struct, frozen=True):
     state: Annotated[str | None, _note("training, evaluating, silent, not training, stopped, ended (killed) ...")]
     device: str | None
     gpus: Annotated[list[str], _note("gpus[].uuid")]
-    steps: Annotated[int | None, _note("optimizer steps; batches where steps_source is no hook")]
+    steps: Annotated[int | None, _note("optimizer steps; batches if steps_source is not the hook")]
     steps_total: int | None
     step_seconds: StepSeconds | None
     batches_per_step: Annotated[float | None, _note("over 1 where gradients are accumulated")]
     steps_per_second: Annotated[
         float | None,
-        _note("over all of the window, evaluation and saving included; batches where steps_source is no hook"),
+        _note("over all of the window, evaluation and saving included; batches if steps_source is not the hook"),
     ]
     steps_source: StepsSource | None
     train_seconds: Annotated[float | None, _note("of the window, without evaluation, saving and other pauses")]

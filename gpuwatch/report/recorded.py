@@ -45,11 +45,11 @@ _ENOUGH_STEPS, _ENOUGH_SECONDS = 100, 30.0
 """The rules ask for 30 steps behind the warm-up, and for 10 s more."""
 _NOT_CLOSED = "the recording was not closed: it is still being written, or its writer was killed"
 _OF_MINUTES = (
-    "more than 15 minutes: the figures are computed from those of each minute, percentiles too; "
-    "polls, records and stacks are of the last minutes"
+    "longer than 15 minutes: the figures, including percentiles, are computed from those of each minute; "
+    "polls, records and stacks cover only the last minutes"
 )
 _OF_THEIR_TIME = (
-    "the config's thresholds apply to reports of up to 15 minutes: these findings are those of the time of recording"
+    "the config's thresholds apply to reports of up to 15 minutes: these findings were judged during the recording"
 )
 _DEFAULTS = Settings()
 _LEAST_SECONDS = 60.0
@@ -296,7 +296,7 @@ def known(blob: bytes) -> Finding | None:
 
 def _with_duration(finding: Finding, lasted: FindingDuration, total: float) -> Finding:
     words = f"{duration_words(lasted.seconds)} of {duration_words(total)}"
-    more = f"it lasted {words} and is over" if lasted.is_over else f"so for {words}"
+    more = f"it lasted {words} and has ended" if lasted.is_over else f"so for {words}"
     return replace(finding, summary=f"{finding.summary}; {more}")
 
 

@@ -25,7 +25,7 @@ PHASE_WORDS = {
     "forward": "forward",
     "backward": "backward",
     "optimizer": "optimizer",
-    "sync": "asks the device (.item() and the like)",
+    "sync": "waits for the device (.item() and the like)",
     "copy": "copies to the device",
     "eval": "evaluation",
     "save": "saving",
@@ -89,7 +89,7 @@ def banner(report: model.Report) -> list[str]:
     if about.source == "simulated":
         lines.append(f"{about.label}: these numbers are not from this machine")
     elif "SIMULATED" in about.label:
-        lines.append(f"{about.label}: these numbers were made up")
+        lines.append(f"{about.label}: these numbers are simulated")
     if about.incomplete:
         lines.append(f"INCOMPLETE: stopped after {number(about.duration_seconds, 1)} s; this is what was seen so far")
     return lines + list(about.notes)
@@ -99,7 +99,7 @@ def subtitle(report: model.Report) -> str:
     """Where, how long and when."""
     about = report.gpuwatch
     host = report.host.hostname or "this machine"
-    return f"{about.label} · {host} · {number(about.duration_seconds)} s until {about.ended_at}"
+    return f"{about.label} · {host} · {number(about.duration_seconds)} s, ending {about.ended_at}"
 
 
 def place(fix: model.Fix | model.VerdictFix) -> str:
@@ -144,7 +144,7 @@ def remarks(finding: model.Finding) -> Iterator[str]:
     """What limits a finding, a sentence each, for every renderer."""
     yield from finding.confidence_notes
     if finding.behind:
-        yield f"after {finding.behind} is solved"
+        yield f"fix {finding.behind} first"
 
 
 def promises(finding: model.Finding) -> Iterator[str]:
@@ -407,7 +407,7 @@ def _place(line: model.Line | model.CurrentLine, run: model.Run) -> str:
 
 
 def _window(run: model.Run) -> str:
-    return f"{number(run.stacks.seconds)} s" if run.stacks else "all of the watch"
+    return f"{number(run.stacks.seconds)} s" if run.stacks else "the whole time"
 
 
 def _with_error(part: model.Share | model.Line) -> str:
@@ -478,8 +478,12 @@ def quality_lines(report: model.Report) -> list[str]:
     quality = report.data_quality
     lines = [
         *quality.problems,
-        f"window {number(quality.window_seconds)} s; findings over the last "
-        f"{number(quality.findings_window_seconds)} s",
+        f"figures over {number(quality.window_seconds)} s; "
+        + (
+            "no rule was evaluated"
+            if quality.findings_window_seconds is None
+            else f"findings over the last {number(quality.findings_window_seconds)} s"
+        ),
         f"{grouped(quality.gpu_samples)} GPU polls, every {seconds(quality.poll_interval_seconds)} "
         f"(gap p95 {seconds(quality.poll_gap_p95_seconds)}, longest {seconds(quality.longest_gap_seconds)})",
         f"{grouped(quality.received_records)} records of training processes, "
@@ -497,7 +501,7 @@ def quality_lines(report: model.Report) -> list[str]:
     cost = [] if quality.own_cpu_share is None else [f"{share(quality.own_cpu_share)} of one core"]
     if quality.nvml_calls_per_gpu_second:
         cost.append(f"{number(quality.nvml_calls_per_gpu_second, 1)} NVML calls per GPU and second")
-    lines.append(f"own cost: {', '.join(cost) or 'not measured'}")
+    lines.append(f"gpuwatch's own cost: {', '.join(cost) or 'not measured'}")
     lines.append(rules_line(report))
     nvml = quality.nvml
     if nvml and (nvml.status != "ok" or nvml.restarts or nvml.missed_polls):
@@ -515,7 +519,7 @@ def rules_line(report: model.Report) -> str:
             reasons[rule.reason] = reasons.get(rule.reason, 0) + 1
     said = "; ".join(f"{count}: {reason}" for reason, count in sorted(reasons.items(), key=lambda each: -each[1]))
     judged = sum(rule.judged for rule in rules)
-    return f"{judged} of {len(rules)} rules could judge" + (f"; not {said}" if said else "")
+    return f"{judged} of {len(rules)} rules could judge" + (f"; the others could not ({said})" if said else "")
 
 
 def environment_lines(report: model.Report) -> list[str]:

@@ -295,7 +295,7 @@ class CpuUse(NamedTuple):
 
     def __str__(self) -> str:
         cores = f"{self.cores:.{1 if self.cores >= 0.1 else 2}f} cores"
-        return f"uses {cores}" if self.is_recent else f"used {cores} over its life"
+        return f"uses {cores}" if self.is_recent else f"used {cores} on average since its start"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from gpuwatch.sources.host.identify import HOOK_SILENT, carries_hook, login_name
 CanRead = Callable[[int], CannotReadError | None]
 """Tries to read a process: None where that works, else why it does not."""
 
-HOW_TO_SEE_EXACTLY: Final = "start it with `gpuwatch run` the next time: then every step and wait is measured"
+HOW_TO_SEE_EXACTLY: Final = "start it with `gpuwatch run` next time, which measures every step and wait"
 _RETRY_NS: Final = 30_000_000_000
 _LAST_RETRY_NS: Final = 3_600_000_000_000
 _TRY_SECONDS: Final = 0.25

@@ -129,7 +129,7 @@ class Parser:
     def _ask(self, text: str, line: int) -> Any:
         data = text.encode("utf-8", "replace")
         if len(data) > LONGEST_TEXT or not -(1 << 31) <= line < 1 << 31:
-            raise NoAnswerError(f"larger than {LONGEST_TEXT >> 20} MiB")
+            raise NoAnswerError(f"is larger than {LONGEST_TEXT >> 20} MiB")
         with self.turn:
             if self._child is not None and self._child.has_ended():
                 self._end(0.0)
@@ -137,7 +137,7 @@ class Parser:
             if answer is None:
                 self.cpu_seconds += CPU_SECONDS
                 self._end(0.0)
-                raise NoAnswerError(f"takes more than {CPU_SECONDS:g} s to parse, or ends the parser")
+                raise NoAnswerError(f"takes more than {CPU_SECONDS:g} s to parse, or crashes the parser")
             self.cpu_seconds += float(answer["cpu_seconds"])
             if answer["is_last"]:
                 self._end(CLOSE_SECONDS)

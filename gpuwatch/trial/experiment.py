@@ -121,7 +121,7 @@ class Experiment:
         if is_first and not any(each.counts for each in self._runs.get(self.arms[0], ())):
             printed = "".join(f"\n  {line}" for line in run.failure.last_lines)
             raise TrialError(
-                f"the program as it is gives nothing to compare with: {run.failure.reason}"
+                f"the unchanged program gives no figure to compare with: {run.failure.reason}"
                 + (f"; its last lines:{printed}" if printed else "; it printed nothing")
             )
         return False

@@ -40,7 +40,8 @@ def start(pipe: int, folders: list[str], command: list[str]) -> None:
         os.execvpe(command[0], command, environment)
     except OSError as error:
         sys.stderr.write(
-            f"{command[0]} cannot be started ({error.strerror}): give a program, or its interpreter first\n"
+            f"{command[0]} cannot be started ({error.strerror}): give a program, "
+            "or put the interpreter before a script\n"
         )
         sys.exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_STARTED)
 

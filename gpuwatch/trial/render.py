@@ -55,7 +55,7 @@ def verdict_words(judgement: Judgement) -> str:
     if judgement.verdict == "no detectable change" and judgement.detectable is not None:
         if judgement.detectable > _HOPELESS:
             return "no detectable change (runs scatter too much to see one: more --runs)"
-        return f"no detectable change (could have seen >= {_least(judgement.detectable)})"
+        return f"no detectable change (detectable: >= {_least(judgement.detectable)})"
     if judgement.verdict == "anecdote":
         return "anecdote, not proof: it takes two runs of each arm for an interval"
     if judgement.verdict == "too small to matter":

@@ -163,7 +163,7 @@ def test_where_no_diff_can_be_made_the_lines_are_shown_with_the_reason(tmp_path:
     edit = CallEdit("DataLoader", "train.py", 88, {"num_workers": "10"})
     source = source_of(Fix("text", file="train.py", line=88, edit=edit), trainer_in(tmp_path))
     assert source.lines[3] == "line_88 = 88"
-    assert source.reason == "No diff: line 88 of train.py holds no single DataLoader(...) call."
+    assert source.reason == "No diff: line 88 of train.py does not hold exactly one DataLoader(...) call."
 
 
 async def test_the_timeline_shows_gpus_steps_waits_and_phases_on_one_axis() -> None:
@@ -291,7 +291,7 @@ def test_a_change_without_a_line_is_shown_and_what_is_left_is_said(tmp_path: Pat
     left = CallEdit("SGD", "train.py", 2, {"fused": "True"})
     source = source_of(Fix("text", edit=edit, also=(left,)), trainer(tmp_path))
     assert source.diff is not None and "+torch.backends.cudnn.benchmark = True" in source.diff
-    assert source.reason == "By hand: line 2 of train.py holds no single SGD(...) call."
+    assert source.reason == "By hand: line 2 of train.py does not hold exactly one SGD(...) call."
 
 
 def test_a_change_that_cannot_be_made_and_has_no_line_gives_its_reason(tmp_path: Path) -> None:

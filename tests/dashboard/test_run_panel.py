@@ -88,7 +88,7 @@ def test_all_ranks_of_a_distributed_run_are_listed_and_the_slow_one_is_marked() 
 
 def test_ranks_without_room_are_counted() -> None:
     run = situations.many_gpus(64, 64).runs[0]
-    assert "60 more ranks, see p" in panel(run, 120, 8)[6]
+    assert "60 more ranks, press p" in panel(run, 120, 8)[6]
 
 
 def test_an_unhooked_run_says_how_to_see_more_and_shows_no_zero() -> None:

@@ -172,7 +172,7 @@ def test_report_ends_with_the_attached_process_and_says_so(tmp_path: Path) -> No
         target.wait()
         out, _ = command.process.communicate(timeout=PATIENCE_SECONDS)
     assert command.process.returncode == 0
-    assert f"({target.pid}) ended, and so did the watch" in out.decode()
+    assert f"({target.pid}) ended, so gpuwatch stopped watching" in out.decode()
     assert "INCOMPLETE" not in out.decode()
 
 
@@ -422,7 +422,7 @@ def test_watch_in_a_posix_locale_is_ascii(tmp_path: Path) -> None:
         (["--attach", "0"], ["'0'"]),
         (["--attach", "99999999999999999999"], ["there is no process"]),
         (["report", "--attach", "4194305"], ["there is no process 4194305"]),
-        (["watch", "--simulate", "starved", "--attach", "1"], ["exclude each other"]),
+        (["watch", "--simulate", "starved", "--attach", "1"], ["cannot be combined"]),
         (["report", "-o", "/no/such/folder/report.md"], ["/no/such/folder", "-o"]),
         (["report", "-o", "/tmp"], ["is a folder"]),
         (["explain", "data-starvatoin"], ["data-starvation"]),

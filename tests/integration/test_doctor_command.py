@@ -61,7 +61,7 @@ def test_with_neither_gpu_nor_meeting_folder_nothing_can_be_measured(
     assert doctor(Namespace(json=False)) == 2
     out = capsys.readouterr().out
     assert "gpuwatch can measure nothing here" in out
-    assert out.count("cure: ") >= 1
+    assert out.count("fix: ") >= 1
 
 
 def test_a_driver_that_hangs_is_named_and_the_rest_is_still_looked_at(

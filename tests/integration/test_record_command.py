@@ -273,7 +273,7 @@ def test_a_duration_ends_the_recording_but_not_the_command(tmp_path: Path) -> No
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with running(tmp_path, *arguments, **pipes) as process:
         assert process.stderr is not None and process.stdin is not None
-        read_until(process.stderr.fileno(), "the command goes on")
+        read_until(process.stderr.fileno(), "the command continues")
         assert is_closed(tmp_path / "a.gpuwatch")
         assert process.poll() is None
         process.stdin.write(b"\n")
@@ -284,8 +284,8 @@ def test_a_duration_ends_the_recording_but_not_the_command(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--attach", "1", "--", "ls"), "--attach and a command exclude each other"),
-        (("--simulate", "starved", "--", "ls"), "--simulate and a command exclude each other"),
+        (("--attach", "1", "--", "ls"), "--attach cannot be combined with a command"),
+        (("--simulate", "starved", "--", "ls"), "--simulate cannot be combined with a command"),
         (("--record-max", "some"), "is not a size such as 500M"),
         (("-o", "nowhere/a.gpuwatch", "--simulate", "starved"), "there is no folder"),
         (("-o", ".", "--simulate", "starved"), "is not a file"),
@@ -323,7 +323,7 @@ def test_a_recording_that_is_removed_is_reported_at_once_and_the_command_goes_on
         assert process.stdin is not None and process.stderr is not None
         read_until(process.stderr.fileno(), "it ends with the command")
         path.unlink()
-        read_until(process.stderr.fileno(), "was removed while it was written; start a new one; the command goes on")
+        read_until(process.stderr.fileno(), "was removed while it was written; start a new one; the command continues")
         process.communicate(b"go\n", timeout=PATIENCE_SECONDS)
     assert process.returncode == 6
 

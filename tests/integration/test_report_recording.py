@@ -90,7 +90,7 @@ def test_recording_says_what_it_is_and_that_it_was_made_up(starved: Path) -> Non
     assert (about["started_at"], about["ended_at"][:16]) == ("2026-11-20T14:00:00Z", "2026-11-20T14:01")
     assert document["data_quality"]["problems"] == []
     text = gpuwatch(starved.parent, "report", str(starved), "--format", "text").stdout
-    assert "these numbers were made up" in text
+    assert "these numbers are simulated" in text
 
 
 def test_part_of_a_recording_is_reported_by_offsets_and_wall_times(starved: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_long_report_says_that_its_findings_are_not_of_the_configs_thresholds(
     lax = tmp_path / "lax.toml"
     lax.write_text("[rules.low-util]\nfire-percent = 20\nhardly-percent = 10\nclear-percent = 25\n")
     problems = report(long, "--config", str(lax))["data_quality"]["problems"]
-    assert any("those of the time of recording" in each for each in problems)
+    assert any("judged during the recording" in each for each in problems)
 
 
 @pytest.mark.parametrize("form", ["text", "md", "json"])

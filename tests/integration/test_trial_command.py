@@ -132,7 +132,7 @@ def test_an_arm_that_fails_is_reported_with_its_last_lines_and_the_others_go_on(
 def test_a_program_that_does_not_train_is_reported_in_a_sentence_with_its_last_lines(script: Path) -> None:
     result = tried(script, "env.SPEED=2", behind=("--fails-at", "0"))
     assert result.returncode == 2
-    assert "gives nothing to compare with: it ended with exit code 1" in result.stderr
+    assert "gives no figure to compare with: it ended with exit code 1" in result.stderr
     assert "ValueError: this arm cannot train" in result.stderr
     assert result.stdout == ""
 

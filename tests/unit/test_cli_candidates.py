@@ -33,10 +33,10 @@ def table(*processes: Candidate, width: int | None = None) -> list[str]:
 
 def test_each_process_has_a_line_and_its_reason_below() -> None:
     assert table(candidate(gpu_uuids=("GPU-b", "GPU-a")), candidate(12, visibility="exact", age_seconds=45.0)) == [
-        " PID  GPU      AGE  DETAIL   COMMAND",
-        "4711  0,3  1 d 3 h  sampled  python train.py --name 'two words'",
+        " PID  GPU      AGE  VISIBILITY  COMMAND",
+        "4711  0,3  1 d 3 h  sampled     python train.py --name 'two words'",
         "        has 4 DataLoader workers",
-        "  12  -       45 s  exact    python train.py --name 'two words'",
+        "  12  -       45 s  exact       python train.py --name 'two words'",
         "        has 4 DataLoader workers",
     ]
 

@@ -53,4 +53,4 @@ def test_names_the_way_to_runs_without_the_hook_where_there_are_any() -> None:
     plain = Candidate(1, 1, ("python", "train.py"), "ada", 9.0, "sampled", "has torch loaded")
     assert "1 process trains here without it" in explanation(snapshot(nvml=ABSENT, candidates=(plain,)))
     both = snapshot(nvml=ABSENT, candidates=(plain, replace(plain, pid=2), replace(plain, pid=3, visibility="exact")))
-    assert "2 processes train here without it (`gpuwatch --attach` lists)" in explanation(both)
+    assert "2 processes train here without it (`gpuwatch --attach` lists them)" in explanation(both)

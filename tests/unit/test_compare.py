@@ -96,7 +96,7 @@ def test_what_may_be_chance_is_a_tilde_and_says_what_could_have_been_seen() -> N
     row = next(row for row in tables(comparison, []).rows if row[0] == "samples/s")
     assert row[3].startswith("~ (p = ") and row[4] == "~"
     assert "no detectable change" in tables(comparison, []).headline
-    assert "could have seen" in tables(comparison, []).headline
+    assert "would have detected" in tables(comparison, []).headline
 
 
 @pytest.mark.parametrize(

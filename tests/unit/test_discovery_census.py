@@ -44,7 +44,7 @@ def test_python_with_torch_is_found_and_said_to_compute(host: RecordedTrainers) 
     host.torch(100)
     host.python(101)
     assert below(host, 100, 101) == [100]
-    assert looks_like_training(100, host.proc) == "has torch loaded and used 0.5 cores over its life"
+    assert looks_like_training(100, host.proc) == "has torch loaded and used 0.5 cores on average since its start"
     assert looks_like_training(101, host.proc) is None
 
 
@@ -115,7 +115,7 @@ def test_pool_of_a_new_torch_is_not_reported_as_workers(host: RecordedTrainers) 
     for child in (101, 102):
         host.torch(child, parent=100)
     assert trainers_below(100, host.proc) == [100]
-    assert looks_like_training(100, host.proc) == "has torch loaded and used 0.5 cores over its life"
+    assert looks_like_training(100, host.proc) == "has torch loaded and used 0.5 cores on average since its start"
 
 
 def test_ranks_that_talk_to_each_other_are_found_and_who_spawned_them_is_not(host: RecordedTrainers) -> None:
@@ -207,7 +207,7 @@ def test_forkservers_that_claim_each_other_as_parents_end_the_search(host: Recor
 def test_shell_that_calls_itself_a_worker_is_none(host: RecordedTrainers) -> None:
     host.torch(100)
     host.worker(101, parent=100, program="/bin/sh")
-    assert looks_like_training(100, host.proc) == "has torch loaded and used 0.5 cores over its life"
+    assert looks_like_training(100, host.proc) == "has torch loaded and used 0.5 cores on average since its start"
 
 
 def test_name_with_brackets_and_line_breaks_is_read_to_its_end(host: RecordedTrainers) -> None:
@@ -233,7 +233,7 @@ def test_torch_whose_libraries_lie_outside_its_package_still_tells_its_version(h
         host.map(pid, "/opt/env/lib/libtorch_cpu.so", f"{TORCH}/_C.cpython-311-x86_64-linux-gnu.so")
     assert looks_like_training(100, host.proc) == "has 1 DataLoader worker"
     host.write(f"100/root{TORCH}/version.py", "__version__ = '2.13.0'\n")
-    assert looks_like_training(100, host.proc) == "has torch loaded and used 0.5 cores over its life"
+    assert looks_like_training(100, host.proc) == "has torch loaded and used 0.5 cores on average since its start"
 
 
 def test_nothing_at_all_is_no_training(host: RecordedTrainers) -> None:

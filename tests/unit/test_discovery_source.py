@@ -264,7 +264,7 @@ def test_process_that_ended_is_gone_from_the_next_list(host: RecordedTrainers, c
 def test_use_of_the_processors_is_that_of_the_last_seconds(host: RecordedTrainers, clock: Clock) -> None:
     host.torch(100, cpu_seconds=475.0)
     watch = Watch(host, clock)
-    assert watch.after(0)[100].why == "has torch loaded and used 0.5 cores over its life"
+    assert watch.after(0)[100].why == "has torch loaded and used 0.5 cores on average since its start"
     assert watch.after(3)[100].why == "has torch loaded"
     host.torch(100, cpu_seconds=481.0)
     assert watch.after(3)[100].why == "has torch loaded and uses 2.0 cores"

@@ -378,7 +378,7 @@ def test_readings_that_this_gpu_was_not_built_for_are_listed_but_no_shortcoming(
         survey(answer("utilization"), answer("fan", microseconds=None, error="not supported by this GPU"))
     )
     assert check.state is State.OK
-    assert check.sentence.startswith("1 of 2 readings are given by every GPU")
+    assert check.sentence.startswith("1 of 2 readings are provided by every GPU")
     assert check.rows[2] == ("-", "fan", "nvmlGetFan", "not supported by this GPU")
 
 
@@ -420,7 +420,7 @@ def test_lines_carry_the_state_as_a_word_and_fit_the_width() -> None:
     lines = as_lines(CHECKS, 60)
     assert all(len(line) <= 60 for _, line in lines[:-1])
     assert lines[0] == (State.WARNING, "warning  driver         The driver is old.")
-    assert [line.strip() for _, line in lines[1:4]] == ["cure: Update it.", "us   call", "9.5  a"]
+    assert [line.strip() for _, line in lines[1:4]] == ["fix: Update it.", "us   call", "9.5  a"]
     assert lines[-1][1] == "gpuwatch can measure here; 1 warning, 1 problem."
 
 
@@ -497,4 +497,4 @@ def test_a_variable_that_names_a_folder_of_a_file_server_is_reported(
     assert check.state is State.OK
     assert check.details["folder"] == str(local / f"gpuwatch-{os.geteuid()}")
     assert check.details["passed_over"] == "XDG_RUNTIME_DIR TMPDIR"
-    assert "the folder of XDG_RUNTIME_DIR and TMPDIR is passed over" in check.sentence
+    assert "the folder of XDG_RUNTIME_DIR and TMPDIR is not used" in check.sentence

@@ -91,9 +91,9 @@ def test_a_line_inside_a_long_call_finds_it() -> None:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("a = 1\n", "no single DataLoader"),
-        ("a, b = DataLoader(x), DataLoader(y)\n", "no single DataLoader"),
-        ("b = MyLoader(x)\n", "no single DataLoader"),
+        ("a = 1\n", "does not hold exactly one DataLoader"),
+        ("a, b = DataLoader(x), DataLoader(y)\n", "does not hold exactly one DataLoader"),
+        ("b = MyLoader(x)\n", "does not hold exactly one DataLoader"),
         ("b = DataLoader(x, **options)\n", "not one dictionary"),
         ("b = DataLoader(*arguments)\n", "set num_workers there"),
         ("b = DataLoader(x, num_workers=10)\n", "already"),

@@ -212,7 +212,7 @@ def test_autocast_finds_the_loss_through_conditions_and_leaves_strings_as_they_a
         ("with torch.autocast('cuda'):\n    loss = model(x)\nloss.backward()", "already has torch.autocast"),
         ("a = model(x)\na.sum().backward\noptimizer.step()\nloss = a + 1\nloss.backward()", "trains between"),
         ("loss = model(x)\nif loss > 9: return\nloss = loss + 1\nloss.backward()", "leaves the way"),
-        ("x = lambda: loss.backward()", "no statement of one backward"),
+        ("x = lambda: loss.backward()", "is not a statement of one backward"),
     ],
 )
 def test_autocast_that_is_not_plain_is_reported(body: str, why: str) -> None:
@@ -392,7 +392,7 @@ def test_the_loader_of_a_loop_is_changed_where_it_is_made(source: str, line: int
     [
         ("from data import loader\nfor b in loader:\n    pass\n", "imported from data"),
         ("def f(l):\n    for b in l:\n        pass\n", "callers of f() give"),
-        ("a = 1\nb = 2\n", "no loop over a loader"),
+        ("a = 1\nb = 2\n", "is not a loop over a loader"),
         ("l = make()\nfor b in l:\n    pass\n", "computed in line 1"),
     ],
 )

@@ -343,7 +343,7 @@ def summary_of(found: Finding, seconds: float, *, is_over: bool) -> str:
 
 def test_a_finding_that_is_over_says_that_it_stood() -> None:
     found = starvation()
-    assert summary_of(found, 12 * 3600.0, is_over=True) == f"{found.summary}; it lasted 12 h of 24 h and is over"
+    assert summary_of(found, 12 * 3600.0, is_over=True) == f"{found.summary}; it lasted 12 h of 24 h and has ended"
 
 
 def test_a_finding_that_stands_says_for_how_long_it_does() -> None:

@@ -79,7 +79,7 @@ def test_a_report_shows_the_part_that_can_be_made_and_says_what_is_left() -> Non
     (section,) = finding_section(seen_with(Fix("Both", edit=loader, also=(optimizer,))))
     assert section.fix is not None
     assert "num_workers=6" in (section.fix.diff or "")
-    assert "no single SGD(...) call" in (section.fix.no_diff_reason or "")
+    assert "does not hold exactly one SGD(...) call" in (section.fix.no_diff_reason or "")
 
 
 RUN = build.run(build.rank(facts={"command": ("python", "train.py", "--name", "a b")}))

@@ -59,7 +59,7 @@ def test_of_a_loop_without_a_loader_no_batches_are_asked_for() -> None:
     rank = replace(known, steps=0, steps_total=0, train_loader=None)
     (line,) = json_report(build.scene(build.run(rank)))["verdict"]
     assert line["sentence"].endswith(
-        "too little was seen to judge (1 640 stack samples in 20 s; 600 and 30 s are needed, and then 10 s more)"
+        "too little was seen to judge (1 640 stack samples in 20 s; 600 samples and 30 s needed, and then 10 s more)"
     )
 
 
@@ -68,7 +68,7 @@ def test_a_wait_that_is_not_known_has_no_error_and_its_reason(render: Callable[[
     unseen = replace(seen.sampled_rank(), steps=0, steps_total=0, train_loader=None, wait_share=None)
     text = " ".join(render(report(build.scene(build.run(unseen)))).split())
     assert "n/a ±" not in text
-    assert "wait for data n/a: no loader was seen working, and no variable that its loop counts with" in text
+    assert "wait for data n/a: neither a working loader nor a loop counter was found" in text
 
 
 def test_no_hot_line_is_made_up_where_the_workers_were_not_read() -> None:

@@ -76,7 +76,7 @@ def test_an_arm_that_fails_is_not_run_again_and_the_others_go_on() -> None:
 
 def test_a_program_that_does_not_train_ends_the_trial_with_its_last_lines() -> None:
     failing = run(speed=None, failure=Failure("it ended with exit code 3", 3, ("KeyError: 'data'",)))
-    with pytest.raises(TrialError, match=r"gives nothing to compare with: it ended with exit code 3(.|\n)*KeyError"):
+    with pytest.raises(TrialError, match=r"gives no figure to compare with: it ended with exit code 3(.|\n)*KeyError"):
         performed(experiment("num_workers=2"), FakeRuns(by_workers, failing))
 
 

@@ -145,7 +145,7 @@ def test_the_text_says_which_is_faster_by_how_much_and_how_sure() -> None:
     row = next(line for line in text.splitlines() if line.strip().startswith("num_workers=2"))
     assert "290" in row and "2.90x [2." in row and row.endswith("faster")
     assert "predicted 2.4-3.3x (workers-zero), measured 2.90x [2." in text
-    assert "no detectable change (could have seen >= " in text
+    assert "no detectable change (detectable: >= " in text
     assert "Best: num_workers=2" in text and "(95 % interval of 3+3 runs)" in text
     assert "compile=true did not take effect: no" in text
     assert "exit code 1" in text and "ValueError" in text
@@ -162,7 +162,7 @@ def test_the_table_fits_into_a_terminal_of_80_columns() -> None:
     assert max(map(len, table)) <= 80
     assert table[1].split() == ["as", "it", "is", "100", "1.0", "%"]
     assert table[2].strip() == arms[1].label and table[3].endswith("faster")
-    assert table[4].strip() == arms[2].label and table[6].strip().startswith("no detectable change (could have seen")
+    assert table[4].strip() == arms[2].label and table[6].strip().startswith("no detectable change (detectable")
 
 
 def test_runs_that_scatter_wildly_promise_no_figure() -> None:

@@ -56,7 +56,7 @@ def parts_of(run: RunNow) -> list[Part]:
         short = "fwd+bwd" if len(names) == 2 else names[0]
         parts.append(Part("compute", "+".join(names), short, (forward or 0.0) + (backward or 0.0)))
     if run.sync_share is not None:
-        parts.append(Part("sync", "asks the device", "sync", run.sync_share))
+        parts.append(Part("sync", "waits for the device", "sync", run.sync_share))
     if run.optimizer_share is not None:
         parts.append(Part("optimizer", "optimizer", "opt", run.optimizer_share))
     rest = 1.0 - sum(part.share for part in parts)
@@ -386,7 +386,7 @@ def _ranks(run: RunNow, width: int, height: int, look: Look) -> list[Line]:
     if len(lines) > height:
         lines = lines[:height]
         hidden = len(run.ranks) - per_line * height
-        writer = LineWriter(width, look).put(f"{hidden + per_line} more ranks, see p", look.dim)
+        writer = LineWriter(width, look).put(f"{hidden + per_line} more ranks, press p", look.dim)
         lines[-1] = writer.line()
     return lines
 

@@ -192,7 +192,7 @@ def _sentence(page: Page, finding: Finding, snapshot: Snapshot, still_there: boo
     if finding.state == "clearing":
         words += ", clearing"
     if finding.incidents > 1:
-        words += f", came {finding.incidents} times"
+        words += f", appeared {finding.incidents} times"
     page.lines.append(writer.at_right(words, look.dim, margin=1).line())
     page.lines.append(LineWriter(page.width, look).line())
     page.prose(finding.summary, look.strong)

@@ -16,8 +16,8 @@ from gpuwatch.monitor.verdict import unhooked
 from gpuwatch.samples import GpuProcess, RunFacts
 
 _CAN_ATTACH = {
-    "exact": "no hook, a attaches",
-    "sampled": "no hook, a attaches",
+    "exact": "no hook (a: attach)",
+    "sampled": "no hook (a: attach)",
     "process": "no hook, a: /proc only",
     "hardware": "NVML",
 }
@@ -123,7 +123,7 @@ def _reasons(page: Page, snapshot: Snapshot) -> None:
             page.prose(f"GPU {gpu.facts.index}: process list unknown: {reason}", page.look.dim)
         elif snapshot.time_ns - status.time_ns > OLD_STATUS_NS:
             age = say.age(snapshot.time_ns - status.time_ns)
-            page.prose(f"GPU {gpu.facts.index}: its processes are those of {age} ago.", page.look.warning)
+            page.prose(f"GPU {gpu.facts.index}: its processes were read {age} ago.", page.look.warning)
 
 
 class ProcessesScreen(PageScreen):

@@ -74,7 +74,7 @@ def parse(text: bytes) -> Json:
     except ValueError as error:
         raise BadFactsError(f"not JSON: {printable(str(error), 120)}") from None
     if not isinstance(content, dict):
-        raise BadFactsError("JSON, but no object")
+        raise BadFactsError("JSON, but not an object")
     return content
 
 

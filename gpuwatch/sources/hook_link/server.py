@@ -192,9 +192,9 @@ class Server:
         pid, user, _ = _PEER_CREDENTIALS.unpack(credentials)
         reason = None
         if pid <= 0:
-            reason = "a process that is not visible here (another container) tried to speak as a trainer"
+            reason = "a process that is not visible here (another container) tried to connect as a trainer"
         elif user not in users:
-            reason = f"a process of user {user} tried to speak as a trainer"
+            reason = f"a process of user {user} tried to connect as a trainer"
         elif self._per_process[pid] >= self._limits.connections_per_process:
             reason = f"process {pid} opened more than {self._limits.connections_per_process} connections"
         elif len(self._connections) >= self._limits.connections:
@@ -205,7 +205,7 @@ class Server:
             return
         if len(self._strangers) >= self._limits.strangers:
             self.drop(next(iter(self._strangers)))
-            self._handler.refused("too many connections that say nothing")
+            self._handler.refused("too many connections that send nothing")
         connection = Connection(accepted, pid, user, self._limits.burst_bytes, now_ns)
         self._strangers[connection] = now_ns + INTRODUCTION_NS
         self._connections[accepted.fileno()] = connection
@@ -285,7 +285,7 @@ class Server:
             self._epoll.register(descriptor, select.EPOLLIN)
         for connection in [c for c, until in self._strangers.items() if until <= now_ns]:
             self.drop(connection)
-            self._handler.refused(f"process {connection.pid} connected and said nothing")
+            self._handler.refused(f"process {connection.pid} connected and sent nothing")
 
     def _disconnect(self, connection: Connection) -> None:
         descriptor = connection.socket.fileno()

@@ -173,7 +173,7 @@ class TrainerSession:
         wrong = self._derivation.malformed - self._malformed
         if wrong:
             self._malformed += wrong
-            detail = "records whose times no clock can have made"
+            detail = "records with impossible times"
             samples.append(LinkLoss(self.trainer, now_ns, malformed=wrong, detail=detail))
         return samples
 
@@ -400,7 +400,7 @@ class HookLinkSource:
         if claimed is None or not self._processes.is_known_as(connection.pid, claimed):
             raise BadFactsError(f"process {connection.pid} claims to be {claimed}")
         if start_ticks is None or fields.integer("start_ticks") != start_ticks:
-            raise BadFactsError(f"process {connection.pid} claims another start than its own")
+            raise BadFactsError(f"process {connection.pid} claims a start time that is not its own")
         trainer = f"{connection.pid}.{start_ticks}"
         session = self._sessions.get(trainer)
         if session is None:
@@ -414,7 +414,7 @@ class HookLinkSource:
                 whereabouts(connection.pid, self._processes.root),
             )
         elif session.connection is not None:
-            raise BadFactsError(f"process {connection.pid} speaks on two connections")
+            raise BadFactsError(f"process {connection.pid} opened two connections")
         self._speakers[connection] = session
         self._server.introduce(connection, watch=True)
         self._out += session.hello(connection, content, self._now_ns)
@@ -428,7 +428,7 @@ class HookLinkSource:
             self._server.drop(connection)
             return
         if parent is None:
-            raise BadFactsError(f"process {connection.pid} claims to work for {claimed}, which is no parent of it")
+            raise BadFactsError(f"process {connection.pid} claims to work for {claimed}, which is not its parent")
         start_ticks = self._processes.start_ticks(parent)
         if start_ticks is None or fields.integer("parent_start_ticks") != start_ticks:
             raise BadFactsError(f"process {connection.pid} works for an earlier process {claimed}")

@@ -419,7 +419,7 @@ class Watch:
     def _state(self) -> Record:
         machine, notes = self._machine, list(self._machine.notes)
         if self._pace.interval() > 1.2 * machine.options.interval_seconds:
-            notes.append(f"this driver answers slowly, so it is asked every {self._pace.interval():.1f} s")
+            notes.append(f"this driver answers slowly, so it is read every {self._pace.interval():.1f} s")
         return "NvmlState", {
             "time_ns": time.monotonic_ns(),
             "status": "ok",

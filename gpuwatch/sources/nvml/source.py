@@ -331,7 +331,7 @@ def survey(timeout_seconds: float, env: Mapping[str, str] | None = None) -> Nvml
     try:
         child = ChildProcess([*default_command(), "--survey"], {}, environment(os.environ if env is None else env))
     except OSError as error:
-        return NvmlSurvey(reason=f"The process that asks NVML cannot be started: {error}.")
+        return NvmlSurvey(reason=f"The process that calls NVML cannot be started: {error}.")
     ended, output = run_to_end(child, timeout_seconds)
     last_call, last_words = child.last_call(), child.error()
     child.kill()
@@ -344,7 +344,7 @@ def survey(timeout_seconds: float, env: Mapping[str, str] | None = None) -> Nvml
     if not ended:
         reason = f"The NVIDIA driver has not answered within {timeout_seconds:g} s{where}."
     else:
-        reason = f"The process that asks NVML ended early (code {code}){where}. {last_words}".strip()
+        reason = f"The process that calls NVML ended early (code {code}){where}. {last_words}".strip()
     return NvmlSurvey(found.answers, reason=reason)
 
 
@@ -654,7 +654,7 @@ class NvmlSource:
             self._child = self._launch(options)
         except OSError as error:
             self._start_at = now_ns + int(self._plan.retry_seconds * _SECOND)
-            yield self._state("failing", f"The process that asks NVML cannot be started: {error}.", now_ns)
+            yield self._state("failing", f"The process that calls NVML cannot be started: {error}.", now_ns)
             return
         for fd in self._child.filenos():
             self._selector.register(fd, selectors.EVENT_READ)
@@ -701,7 +701,7 @@ class NvmlSource:
             cause = f"was ended by {signal_name(-code)}{where}"
         else:
             cause = f"ended with code {code}{where}: {error or 'no message'}"
-        reason = f"The process that asks NVML {cause}; the next one starts in {delay:.1f} s."
+        reason = f"The process that calls NVML {cause}; the next one starts in {delay:.1f} s."
         yield self._state("restarting", reason, now_ns)
 
     def _silent(self, child: Child, now_ns: int) -> Iterable[Sample]:
@@ -730,7 +730,7 @@ class NvmlSource:
         self._part_from(child)
         self._abandoned.append(child)
         delay = self._back_off(now_ns)
-        yield self._state("stale", f"{cause}; another process asks in {delay:.1f} s.", now_ns)
+        yield self._state("stale", f"{cause}; another process tries in {delay:.1f} s.", now_ns)
 
     def _age(self, now_ns: int) -> float:
         """The seconds since the child's last line."""

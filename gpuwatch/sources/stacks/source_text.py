@@ -139,7 +139,7 @@ class SourceText:
             try:
                 return question()
             except NoAnswerError as error:
-                self.problem = f"a source file is not parsed, which {error}: only its lines are known"
+                self.problem = f"a source file that {error} is not parsed: only its lines are known"
                 self._parse_seconds -= _PARSE_SECONDS / _MOST_UNPARSED
                 return None
             finally:
