@@ -73,7 +73,7 @@ def test_a_hint_and_what_weakens_a_finding_are_shown(render) -> None:
     shared = "another process uses this GPU"
     finding = starvation(gain=None, hint="at most the time that it waits", confidence_notes=(shared,))
     text = render(report(findings=[replace(finding, behind="io-bound")]))
-    assert "at most the time that it waits" in text and shared in text and "after io-bound is solved" in text
+    assert "at most the time that it waits" in text and shared in text and "fix io-bound first" in text
 
 
 @pytest.mark.parametrize("render", [render_markdown, render_text])
