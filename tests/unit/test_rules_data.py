@@ -843,7 +843,7 @@ class TestEpochStart:
         slow = replace(self.SLOW, first_wait_seconds=1.0, share=0.2)
         trained = rank(epochs=slow, loader=loader(persistent_workers=False), workers=workers(4, batch_seconds=0.25))
         gain = drafted("epoch-start-stall", scene(run(trained))).gain
-        assert gain is not None and (gain.low, gain.high) == pytest.approx((1 / 0.85, 1 / 0.8), abs=0.001)
+        assert gain is not None and (gain.low, gain.high) == pytest.approx((1 / 0.85, 1 / 0.85), abs=0.001)
         half_hidden = replace(
             trained,
             columns=replace(
@@ -854,7 +854,35 @@ class TestEpochStart:
             ),
         )
         gain = drafted("epoch-start-stall", scene(run(half_hidden))).gain
-        assert gain is not None and gain.high == pytest.approx(1 / 0.9, abs=0.001)
+        assert gain is not None and gain.high == pytest.approx(1 / 0.925, abs=0.001)
+
+    def test_each_of_the_first_batches_may_be_the_one_that_is_waited_for(self) -> None:
+        # Every fourth batch takes 0.9 s: with 8 workers one of the first ones nearly always does.
+        slow = replace(self.SLOW, count=30, first_wait_seconds=1.2, share=0.2, excess_seconds=36.0)
+        made = workers(8, batch_seconds=0.3, newest_batch_seconds=[0.1, 0.1, 0.1, 0.9] * 50, busy_share=0.6)
+        usual: dict[str, Any] = {"step": 0.02, "wait": 0.001, "gap": 0.001, "epochs": slow, "workers": made}
+        trained = rank(loader=loader(num_workers=8, persistent_workers=False), **usual)
+        gain = drafted("epoch-start-stall", scene(run(trained))).gain
+        # A round waits 0.78 s for them in the mean: 65 % of the pause stays.
+        assert gain is not None and 1.05 < gain.low < 1 / (1 - 0.2 * 0.35) < gain.high < 1.12
+
+    def test_workers_that_start_one_after_the_other_hide_what_persistent_ones_take_together(self) -> None:
+        # The first batch comes after 0.5 s, those of the last workers after 3.4 s, and a batch takes 2.9 s.
+        slow = replace(self.SLOW, count=7, first_wait_seconds=0.53, share=0.1, excess_seconds=24.0)
+        made = workers(64, batch_seconds=2.9, newest_batch_seconds=[2.8, 3.0] * 100, busy_share=0.7)
+        trained = rank(step=0.084, epochs=slow, workers=made, loader=loader(num_workers=64, persistent_workers=False))
+        draft = drafted("epoch-start-stall", scene(run(trained)), frozenset())
+        assert draft.fix is not None and draft.fix.code is not None and "RandomSampler" in draft.fix.code
+
+    def test_workers_that_persist_and_vary_are_no_work_of_a_sampler(self) -> None:
+        # Of eight batches that take 0.1 to 0.3 s the first N are waited for longer than for one.
+        slow = replace(
+            self.SLOW, count=100, first_wait_seconds=0.2, usual_wait_seconds=0.0005, share=0.15, excess_seconds=28.0
+        )
+        made = workers(8, batch_seconds=0.2, newest_batch_seconds=[0.1, 0.15, 0.2, 0.25, 0.3] * 40, busy_share=0.6)
+        trained = rank(step=0.011, epochs=slow, workers=made, loader=loader(num_workers=8))
+        draft = drafted("epoch-start-stall", scene(run(trained)), frozenset())
+        assert draft.fix is not None and "Join" in draft.fix.text
 
     def test_where_a_first_batch_is_waited_for_epochs_are_joined(self) -> None:
         slow = replace(self.SLOW, first_wait_seconds=0.43, share=0.1, excess_seconds=1.72)
@@ -866,10 +894,10 @@ class TestEpochStart:
             assert draft.fix is not None and draft.fix.edit is None
             assert draft.fix.code == "DataLoader(..., sampler=RandomSampler(dataset, num_samples=10 * len(dataset)))"
             assert draft.gain is not None and draft.gain.low > 1.05
-        fix = drafted("epoch-start-stall", scene(run(trained)), STARVED).fix
-        assert fix is not None and fix.code is None  # behind throughout: a longer epoch waits as long in all
+        # Behind throughout, a longer epoch waits as long in all: nothing is to be won at its start.
+        assert check("epoch-start-stall", run_case(scene(run(trained)), holding=STARVED)) is None
 
-    def test_what_their_rule_only_notes_counts_as_starvation(self) -> None:
+    def test_what_their_rule_does_not_warn_of_counts_as_starvation(self) -> None:
         full = {"host": host(cpu_percent=98), "gpus": [gpu(utilization=84)]}
         slow = replace(self.SLOW, first_wait_seconds=0.43, share=0.1, excess_seconds=1.72)
         usual: dict[str, Any] = {
@@ -877,22 +905,22 @@ class TestEpochStart:
             "workers": workers(8, batch_seconds=0.87, busy_share=0.5),
         }
         late = scene(run(rank(step=0.1, wait=0.005, gap=0.005, epochs=slow, **usual)), **full)
-        assert drafted("epoch-start-stall", late, frozenset()).severity is Severity.INFO
+        assert check("epoch-start-stall", run_case(late)) is None, "workers that persist make the same first batches"
         draft = drafted("data-starvation", late, frozenset())
         assert draft.fires and draft.severity is Severity.WARNING
         assert "GPU idles 15 % of the time" in draft.summary
         assert {each.name: each.value for each in draft.evidence}["epoch_start_share"] == 0.1
-        short = replace(self.SLOW, first_wait_seconds=2.5, share=0.1)  # persistent workers win this back
+        short = replace(self.SLOW, first_wait_seconds=4.0, share=0.1)  # persistent workers win this back
         moment = scene(run(rank(step=0.1, wait=0.005, gap=0.005, epochs=short, **usual)), **full)
         assert drafted("epoch-start-stall", moment, frozenset()).severity is Severity.WARNING
         assert check("data-starvation", run_case(moment)) is None
 
     def test_epochs_that_are_joined_come_no_faster_than_workers_and_cores_make_batches(self) -> None:
         slow = replace(self.SLOW, share=0.58)
-        busy = workers(4, batch_seconds=0.4, busy_share=0.45)
+        busy = workers(4, batch_seconds=2.4, busy_share=0.45)
         trained = rank(step=0.2, epochs=slow, workers=busy, loader=loader(num_workers=4))
         moment = scene(run(trained), host=host(cpu_percent=62))
-        gain = drafted("epoch-start-stall", moment).gain
+        gain = drafted("epoch-start-stall", moment, frozenset()).gain
         assert gain is not None and (gain.low, gain.high) == pytest.approx((1 / 0.62, 1 / 0.45), abs=0.001)
 
     def test_workers_that_persist_leave_sampler_or_dataset(self) -> None:

@@ -641,12 +641,12 @@ class TestEpochStart:
         """A pause of 800 ms; four workers that are busy 40 % of 168 ms a batch take 320 ms for one."""
         draft = self.said(self.started())
         assert draft is not None and draft.gain is not None
-        assert draft.gain.high == pytest.approx(1 / (1 - 0.16), abs=0.03)
+        assert draft.gain.high == pytest.approx(1 / (1 - 0.18 * (1 - 0.3 / 0.8)), abs=0.01)
         assert draft.gain.low == pytest.approx(1 / (1 - 0.16 * (1 - 0.32 / 0.8)), abs=0.03)
         own = self.started()
         own = replace(own, facts=replace(own.facts, device="cuda", gpu_uuids=("GPU-0",)))
         found = check("epoch-start-stall", run_case(scene(run(own), gpus=[gpu()])))
-        assert found is not None and found.gain is not None and found.gain.high == pytest.approx(1 / 0.97, abs=0.001)
+        assert found is None, "the GPU idles 3 % of the time at most"
 
     def test_on_full_cores_workers_that_begin_together_make_their_first_batches_more_slowly(self) -> None:
         """Four that are busy 40 % of 168 ms a batch take 320 ms for one, and 800 ms where all of them compute."""

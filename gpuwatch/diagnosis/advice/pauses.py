@@ -12,10 +12,11 @@ one that comes at random is not cleared between two of them.
 from __future__ import annotations
 
 import math
+import random
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
 
 from gpuwatch.diagnosis.advice.gains import from_share, phase_shares, within_loader
 from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
@@ -40,6 +41,8 @@ LEAST_STEPS = 8
 """Other steps than those behind a pause, for a mean that they can be compared with."""
 SIGMAS = 2.0
 LEAST_BUSY = 0.05
+ROUNDS = 64
+"""First rounds that are played with batches drawn from those that the workers made."""
 
 TIMES_AWAY = 1.5
 HEAVY_SHARE = 0.25
@@ -168,7 +171,7 @@ def _sampled_edges(rank: RankWindow) -> EpochEdges | None:
 def edges_gain(
     case: RunCase, edges: EpochEdges, idle: tuple[float, float] = (1.0, 1.0), *, joined: bool = False
 ) -> Gain:
-    """The range with workers that live on: what one of them takes for the first batch stays, at worst.
+    """The range with workers that live on: what they take for the first batches stays.
 
     Args:
         case: its run's critical rank is the one.
@@ -185,8 +188,8 @@ def edges_gain(
     least, most = min(min(shares) * felt, idle[0]), min(max(shares) * felt, idle[1])
     if joined:
         return _as_delivered(case, from_share(least, most))
-    stays = first_batch_part(case, edges)
-    return _as_delivered(case, from_share((1.0 - (REMAINING_WAIT if stays is None else stays)) * least, most))
+    shortest, longest = first_batches_part(case, edges) or (0.0, REMAINING_WAIT)
+    return _as_delivered(case, from_share((1.0 - longest) * least, (1.0 - shortest) * most))
 
 
 def _as_delivered(case: RunCase, gain: Gain) -> Gain:
@@ -202,21 +205,57 @@ def _as_delivered(case: RunCase, gain: Gain) -> Gain:
     return replace(gain, low=round(min(gain.low, max(1.0, 100.0 / host.cpu_percent)), 3))
 
 
-def first_batch_part(case: RunCase, edges: EpochEdges) -> float | None:
-    """What part of a pause a worker takes for one batch, which it has to make however long it lives.
+def first_batches_part(case: RunCase, edges: EpochEdges) -> tuple[float, float] | None:
+    """What part of a pause is the making of an epoch's first batches, however long workers live: at least, at most.
 
     Workers begin an epoch together. Where the cores are full each then gets less of them than while some are idle: in
     simulation eight workers, busy 54 % of the time, made a batch in 0.9 s and their first ones in 1.5 s.
     """
-    rank = case.run.critical
-    made, pause = rank.workers.batch_seconds if rank.workers is not None else None, _pause_seconds(edges)
-    if made is None and edges.sampled is not None:
-        made = _sampled_batch_seconds(rank)
+    rank, pause = case.run.critical, _pause_seconds(edges)
+    made = _first_round_seconds(rank, edges) or _batch_seconds(rank, edges)
     if made is None or pause <= 0.0:
         return None
     busy = worker_busy(rank)
     together = 1.0 / max(busy.value, LEAST_BUSY) if busy is not None and is_cpu_exhausted(case) else 1.0
-    return min(1.0, made * together / pause)
+    return min(1.0, made[0] / pause), min(1.0, made[1] * together / pause)
+
+
+def _first_round_seconds(rank: RankWindow, edges: EpochEdges) -> tuple[float, float] | None:
+    """What an epoch waits for the first batch of each worker, where all begin together, by batches that they made.
+
+    In order, the training waits until the i-th one is made, less what it trained on those before. Of workers that
+    persist this explains the pauses within 15 % (12 simulated jobs). Few pauses may have been longer or shorter by
+    chance.
+    """
+    loader, known = rank.train_loader, rank.workers.newest_batch_seconds if rank.workers is not None else ()
+    count = (loader.num_workers or 0) if loader is not None else 0
+    count = min(count, edges.batches_per_epoch or count)
+    columns = rank.columns
+    rows = zip(columns.period_seconds, columns.wait_seconds, strict=True)
+    trained = [period - wait for period, wait in rows if wait == wait]
+    if loader is None or not count or len(known) < LEAST_STEPS or not trained:
+        return None
+    computing = fmean(trained) / max(1.0, rank.batches_per_step or 1.0)
+    rng, rounds = random.Random(1), list[float]()
+    for _ in range(ROUNDS):
+        drawn = rng.choices(known, k=count)
+        in_turn = drawn if loader.in_order is not False else sorted(drawn)
+        waited = max(made - place * computing for place, made in enumerate(in_turn))
+        rounds.append(max(0.0, waited - count * (edges.usual_seconds or 0.0)))
+    reach = SIGMAS * pstdev(rounds) / math.sqrt(edges.count)
+    return max(0.0, min(median(rounds), fmean(rounds) - reach)), fmean(rounds) + reach
+
+
+def _batch_seconds(rank: RankWindow, edges: EpochEdges) -> tuple[float, float] | None:
+    """One worker's seconds for a batch: as the workers say, from outside by how busy they are."""
+    made = rank.workers.batch_seconds if rank.workers is not None else None
+    if made is not None:
+        return made, made
+    loader, busy = rank.train_loader, worker_busy(rank)
+    period = batch_period(rank.stacks) if edges.sampled is not None and rank.stacks is not None else None
+    if loader is None or not loader.num_workers or busy is None or period is None:
+        return None
+    return loader.num_workers * busy.low * period, loader.num_workers * busy.high * period
 
 
 def _pause_seconds(edges: EpochEdges) -> float:
@@ -242,15 +281,6 @@ def _share_of_cycle(rank: RankWindow, edges: EpochEdges) -> float | None:
     # A loop that leaves its epochs early starts more of them.
     seen_seconds = edges.count * pause / max(edges.share, 1e-9)
     return share if abs(edges.count - share * seen_seconds / pause) <= MISSED_EPOCHS else None
-
-
-def _sampled_batch_seconds(rank: RankWindow) -> float | None:
-    """One worker's seconds for a batch, by how busy the workers are."""
-    loader, busy = rank.train_loader, worker_busy(rank)
-    period = batch_period(rank.stacks) if rank.stacks is not None else None
-    if loader is None or not loader.num_workers or busy is None or period is None:
-        return None
-    return loader.num_workers * busy.value * period
 
 
 def felt_by_gpu(rank: RankWindow) -> float:

@@ -161,8 +161,8 @@ def _lost_at_epoch_starts(case: RunCase, starvation: Starvation) -> float:
     starts: an ideal loader made it 1.21 times as fast, workers that persist 1.00 times.
     """
     rank, noted = case.run.critical, epoch_start_stall.check(replace(case, holding=case.holding - {SYMPTOM}))
-    edges = epoch_edges(rank) if noted is not None and noted.severity is Severity.INFO else None
-    if edges is None:
+    edges = epoch_edges(rank)
+    if edges is None or (noted is not None and noted.severity is not Severity.INFO):
         return 0.0
     lost = edges.share * felt_by_gpu(rank)
     idle = idle_share(case) if starvation.on_gpu and starvation.level < Level.E3 else None

@@ -38,23 +38,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
 
 from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import within_loader
 from gpuwatch.diagnosis.advice.lines import watched, with_interval
-from gpuwatch.diagnosis.advice.pauses import EpochEdges, edges_gain, epoch_edges, first_batch_part
+from gpuwatch.diagnosis.advice.pauses import EpochEdges, edges_gain, epoch_edges, first_batches_part
 from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import idle_share
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, RuledOut, Severity, share_measure
-from gpuwatch.diagnosis.rule import RunCase, rule
+from gpuwatch.diagnosis.rule import LEAST_GAIN, RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.diagnosis.tree import SYMPTOM
 from gpuwatch.numbers import grouped, percent, seconds
 from gpuwatch.timeline.windows import RankWindow
 
-FIRST_BATCH_PART = 0.9
-"""Of a pause: if a worker takes as much of it for one batch, the pause is the making of that, and no start."""
+FIRST_BATCH_PART, MOSTLY = 0.9, 0.5
+"""Of a pause: if the first batches take as much of it, the pause is their making, and no start; from the second on it
+is where workers that persist would win too little for a warning."""
 THROTTLED_SHARE = 0.10
 JOINED = 10
 """Epochs in one: a tenth of the pauses is left."""
@@ -72,8 +74,9 @@ def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
     edges = epoch_edges(rank)
     if edges is None or edges.share < limits.clear_share:
         return None
-    idle = idle_share(case) if edges.sampled is not None and trains_on(case) == "cuda" else None
-    joined = _waits_for_a_batch(case, edges)
+    measured = idle_share(case) if edges.sampled is not None and trains_on(case) == "cuda" else None
+    idle = (1.0, 1.0) if measured is None else (measured.low, measured.high)
+    joined = _waits_for_a_batch(case, edges, idle)
     others = "unknown" if edges.usual_seconds is None else seconds(edges.usual_seconds)
     return Draft(
         summary=(
@@ -96,7 +99,7 @@ def epoch_start_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=edges.share >= limits.fire_share,
         fix=join_epochs(rank) if joined else _fix(rank, edges),
-        gain=_gain(case, edges, (1.0, 1.0) if idle is None else (idle.low, idle.high), joined=joined),
+        gain=_gain(case, edges, idle, joined=joined),
         ruled_out=()
         if edges.usual_seconds is None
         else (RuledOut("slow loading throughout", f"the usual batch waits {seconds(edges.usual_seconds)}"),),
@@ -112,11 +115,12 @@ def _share(rank: RankWindow, edges: EpochEdges) -> Measure:
     return Measure("epoch_start_share", round(edges.share, 4), text)
 
 
-def _waits_for_a_batch(case: RunCase, edges: EpochEdges) -> bool:
-    """Whether the pauses are no longer than a worker takes for a batch, while workers and cores keep up in an epoch.
+def _waits_for_a_batch(case: RunCase, edges: EpochEdges, idle: tuple[float, float]) -> bool:
+    """Whether the pauses are the making of the first batches, while workers and cores keep up in an epoch.
 
     In a simulated job 8 workers on 2 cores took 870 ms each for their first batches: with workers that persist it was
-    1.00 times as fast, with epochs that are joined 1.13 times.
+    1.00 times as fast, with epochs that are joined 1.13 times. Another's 64 workers started one after the other, so
+    that the first batch came after 0.5 s; together they took 2.4 s for it, and again persistence brought 1.00x.
     """
     loader, process = case.run.critical.train_loader, case.run.critical.process
     if loader is None or not loader.num_workers or SYMPTOM in case.holding:
@@ -125,8 +129,13 @@ def _waits_for_a_batch(case: RunCase, edges: EpochEdges) -> bool:
         return False
     if process is not None and (process.throttled_period_share or 0.0) >= THROTTLED_SHARE:
         return False
-    part = first_batch_part(case, edges)
-    return part is not None and part >= FIRST_BATCH_PART
+    part = first_batches_part(case, edges)
+    if part is None:
+        return False
+    if loader.persistent_workers:
+        return part[1] >= FIRST_BATCH_PART
+    made = fmean(part)
+    return made >= FIRST_BATCH_PART or (made >= MOSTLY and edges_gain(case, edges, idle).high < LEAST_GAIN)
 
 
 def _gain(case: RunCase, edges: EpochEdges, idle: tuple[float, float], *, joined: bool) -> Gain:
