@@ -55,6 +55,29 @@ def test_the_utilization_is_that_of_the_steps_whose_waits_are_known() -> None:
     assert train_busy_percent(case_of(trained, few)) == pytest.approx(12.0), "too few: all that are known"
 
 
+@pytest.mark.parametrize(
+    ("idle_in_pause", "idle_in_waits", "expected"),
+    [
+        pytest.param(1.0, 0.0, 0.0, id="the GPU idles in a pause and works through what is queued in the waits"),
+        pytest.param(0.0, 0.3, 0.2, id="it idles in the waits"),
+    ],
+)
+def test_idle_time_in_which_nothing_is_waited_for_is_not_the_waits(
+    idle_in_pause: float, idle_in_waits: float, expected: float
+) -> None:
+    """A minute: 20 s in which the thread does something else, then 40 s of which it waits 45 % for batches."""
+    waits = tuple((1.0, 0.0 if second < 20 else 0.45) for second in range(60))
+    outside = sampled(watched({"wait": 0.3, "forward": 0.7}, waits=waits), device="cuda")
+    times = [START_NS + second * SECOND for second in range(1, 61)]
+    busy = [100.0 * (1.0 - (idle_in_pause if second < 20 else idle_in_waits)) for second in range(60)]
+    seen = gpu(train_utilization_series=list(zip(times, busy, strict=True)), utilization=sum(busy) / 60.0)
+    starvation = starvation_of(case_of(outside, seen))
+    assert starvation is not None and starvation.share == pytest.approx(expected, abs=0.03)
+    known = rank(step=1.0, wait=[second[1] for second in waits], gap=float("nan"), steps=60, window=60.0)
+    starvation = starvation_of(case_of(replace(known, gap_share=None), seen))
+    assert starvation is not None and starvation.share == pytest.approx(expected, abs=0.05)
+
+
 def test_what_collections_and_compiling_take_is_not_idle_time_of_the_steps() -> None:
     collecting = rank(train_seconds=45.0, phases={"gc": phase("gc", seconds=15.0, share=0.25)})
     assert train_busy_percent(case_of(collecting, gpu(utilization=60.0))) == pytest.approx(80.0)

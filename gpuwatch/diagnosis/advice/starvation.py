@@ -57,6 +57,8 @@ BUSY_BLOCKS = 12
 LEAST_TRAINED = 0.2
 """Of a stretch of the window: of less it is not known how busy the GPU was in it."""
 MOST_PAUSED = 0.9
+EDGE_SHARE = 0.07
+"""Of a stretch of 5 s, what the utilization's window of 1/6 s blurs at its two ends."""
 
 _time_ns = itemgetter(0)
 
@@ -115,7 +117,8 @@ def starvation_of(case: RunCase) -> Starvation | None:
     busy = train_busy_percent(case)
     if wait is None or busy is None:
         return None
-    return _of(rank, min(wait, 1.0 - busy / 100.0), Level.E2, on_gpu=True, wait=wait, busy=busy)
+    lost = _idle_in_waits(case, wait, 1.0 - busy / 100.0)
+    return _of(rank, lost, Level.E2, on_gpu=True, wait=wait, busy=busy)
 
 
 def _begun_wait_share(rank: RankWindow) -> float | None:
@@ -157,8 +160,24 @@ def _sampled(case: RunCase) -> Starvation | None:
     if idle is None:
         return None
     busy_percent, reach = 100.0 * (1.0 - idle.value), (idle.high - idle.low) / 2.0
-    found = _of(rank, min(wait.value, idle.value), Level.E1, on_gpu=True, wait=wait.value, busy=busy_percent)
+    lost = _idle_in_waits(case, wait.value, idle.value)
+    found = _of(rank, lost, Level.E1, on_gpu=True, wait=wait.value, busy=busy_percent)
     return replace(found, wait=wait, seconds=stacks.seconds, busy_reach=reach)
+
+
+def _idle_in_waits(case: RunCase, wait: float, idle: float) -> float:
+    """What a GPU without event pairs idles for waits at most: where it idles longer than is waited, that is not theirs.
+
+    In simulation collections of 23 s, which nothing shows from outside, left a GPU idle for 24 % of a minute; the rest
+    of it the thread waited for what was queued, 36 % of the time, and an ideal loader brought 1.03x.
+    """
+    rank, gpu = case.run.critical, _busiest(case)
+    blocks = _busy_and_waiting(rank, gpu, exact=False) if gpu is not None else []
+    if not blocks:
+        return min(wait, idle)
+    length = sum(each for each, *_ in blocks)
+    elsewhere = sum(each * max(0.0, 1.0 - busy - waited - EDGE_SHARE) for each, busy, waited in blocks) / length
+    return max(0.0, min(wait, idle - elsewhere))
 
 
 def train_busy_percent(case: RunCase) -> float | None:
