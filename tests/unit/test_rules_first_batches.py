@@ -107,6 +107,22 @@ def test_the_same_is_said_of_a_run_without_a_hook() -> None:
     assert finding.summary.startswith("The loop has waited 95 s for its first batch")
 
 
+@pytest.mark.parametrize(("made_seconds", "severity"), [(8.0, "info"), (40.0, "warning")])
+def test_a_second_wait_behind_workers_that_make_batches_faster_than_a_step_is_only_noted(
+    made_seconds: float, severity: str
+) -> None:
+    """A first batch after 60 s, a step of 5 s, and 40 s of waiting for the next one; four workers make batches."""
+    made = [
+        fetch(worker, 90.0 - made_seconds * (number + 1), 90.0 - made_seconds * number, loader=1)
+        for worker in range(WORKERS)
+        for number in range(2)
+    ]
+    first = steps(1, period=65.0, wait=60.0, first=1, epoch_position=0)
+    finding = said(hooked(waiting(60), made, first, waiting(105, start=65)), 105)[105]
+    assert finding.severity.value == severity
+    assert "waited 100 s, trained 5 s so far" in {measure.text for measure in finding.evidence}
+
+
 def test_workers_that_wait_for_storage_are_named_with_their_cause() -> None:
     finding = said(hooked(waiting(95, cores=0.2, blocked=0.7)), 95)[95]
     assert finding.summary.endswith("its 4 workers wait for storage 70 % of the time")

@@ -564,6 +564,16 @@ class FirstBatches:
         made = self.all_workers_seconds
         return None if made is None or self.step_seconds is None else max(0.0, 1.0 - self.step_seconds / made)
 
+    @property
+    def seems_to_keep_up(self) -> bool:
+        """Whether, by the few steps so far, training takes as long for a batch as all workers: a first round passes.
+
+        In simulation 16 workers of each of 8 ranks read their first batches together: training waited 76 s for them
+        and then no more.
+        """
+        made = self.all_workers_seconds
+        return made is not None and self.batches > 0 and self.trained_seconds >= self.batches * made
+
 
 def first_batches(case: RunCase) -> FirstBatches | None:
     """The waits; None where they are short, or over by what is known, and of a run whose steps tell more."""

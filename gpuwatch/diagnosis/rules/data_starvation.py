@@ -203,9 +203,10 @@ def _by_first_batches(case: RunCase, limits: Thresholds) -> Draft | None:
     reads = blocked is not None and blocked >= AT_WORK_SHARE
     behind, line = found.behind_share, loading_line(rank)
     file, number = (line.file, line.line) if line is not None else place_of(rank.train_loader)
+    is_long = found.waited_seconds >= WARNED_SECONDS and not found.seems_to_keep_up
     return Draft(
         summary=_waited(rank, found, blocked if reads else None, line),
-        severity=Severity.WARNING if found.waited_seconds >= WARNED_SECONDS else Severity.INFO,
+        severity=Severity.WARNING if is_long else Severity.INFO,
         level=rests_on(rank, Level.E2),
         evidence=(
             *_first_batches_measures(found),
