@@ -342,6 +342,30 @@ def test_before_the_first_counted_batch_only_stacks_that_compute_say_how_work_is
     assert draft([steps, steps], "exact") is None, "a hook counts steps: there were none"
 
 
+def test_waits_that_a_hook_measured_count_whatever_samples_of_the_stack_saw_of_them():
+    """Rank 0 waits 60 % of each second, as its steps say; samples were taken in few of these seconds."""
+    times = [build.START_NS + second * build.SECOND for second in range(60)]
+
+    def seen(index, busy):
+        return build.gpu(index, utilization=busy, train_utilization_series=[(time_ns, busy) for time_ns in times])
+
+    members = [
+        build.rank(
+            gpus=(index,),
+            pid=100 + index,
+            step=1.0,
+            wait=wait,
+            steps=60,
+            window=60.0,
+            wait_share=0.0,
+            stacks=watched({"wait": 0.1}, waits=[(1.0, wait / 6.0)] * 60),
+        )
+        for index, wait in enumerate((0.6, 0.0))
+    ]
+    gpus = [seen(0, 40.0), seen(1, 100.0)]
+    assert build.check("gpu-imbalance", build.run_case(build.scene(build.run(*members), gpus=gpus, at=60.0))) is None
+
+
 def test_waits_count_in_the_time_in_which_the_gpus_were_seen_training():
     """Utilization is known of the newest 30 s, in which rank 0 waited 18; of a minute that would be 30 %."""
     times = [build.START_NS + second * build.SECOND for second in range(30, 60)]

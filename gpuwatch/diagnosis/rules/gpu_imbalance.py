@@ -148,10 +148,10 @@ def _waited(case: RunCase, gpu: GpuWindow) -> float:
         newest = rank.stacks.waits[-math.ceil(window) :]
         lately = sum(wait for _, wait in newest) / max(sum(time for time, _ in newest), 1e-9)
         waited = max(waited, lately)  # which leaves out the starts of epochs
-    elif rank.last_step_ns is not None and rank.columns.end_ns:
+    if rank.last_step_ns is not None and rank.columns.end_ns:
         steps = zip(rank.columns.end_ns, rank.columns.wait_seconds, strict=True)
         ended = sum(wait for end_ns, wait in steps if end_ns > since_ns and wait == wait)
-        waited = (ended + max(0.0, (case.now_ns - rank.last_step_ns) / 1e9)) / window
+        waited = max(waited, (ended + max(0.0, (case.now_ns - rank.last_step_ns) / 1e9)) / window)
     return min(100.0 - _busy(gpu), 100.0 * waited)
 
 
