@@ -843,7 +843,8 @@ class TestEpochStart:
         slow = replace(self.SLOW, first_wait_seconds=1.0, share=0.2)
         trained = rank(epochs=slow, loader=loader(persistent_workers=False), workers=workers(4, batch_seconds=0.25))
         gain = drafted("epoch-start-stall", scene(run(trained))).gain
-        assert gain is not None and (gain.low, gain.high) == pytest.approx((1 / 0.85, 1 / 0.85), abs=0.001)
+        assert gain is not None and gain.low < 1 / 0.85 < gain.high
+        assert (gain.low, gain.high) == pytest.approx((1 / 0.85, 1 / 0.85), abs=0.012)
         half_hidden = replace(
             trained,
             columns=replace(
@@ -854,7 +855,7 @@ class TestEpochStart:
             ),
         )
         gain = drafted("epoch-start-stall", scene(run(half_hidden))).gain
-        assert gain is not None and gain.high == pytest.approx(1 / 0.925, abs=0.001)
+        assert gain is not None and gain.high == pytest.approx(1 / (1 - 1.05 * 0.075), abs=0.001)
 
     def test_each_of_the_first_batches_may_be_the_one_that_is_waited_for(self) -> None:
         # Every fourth batch takes 0.9 s: with 8 workers one of the first ones nearly always does.
@@ -894,8 +895,10 @@ class TestEpochStart:
             assert draft.fix is not None and draft.fix.edit is None
             assert draft.fix.code == "DataLoader(..., sampler=RandomSampler(dataset, num_samples=10 * len(dataset)))"
             assert draft.gain is not None and draft.gain.low > 1.05
-        # Behind throughout, a longer epoch waits as long in all: nothing is to be won at its start.
-        assert check("epoch-start-stall", run_case(scene(run(trained)), holding=STARVED)) is None
+        behind = replace(trained, workers=replace(made, busy_share=0.98), step_seconds=None)
+        assert check("epoch-start-stall", run_case(scene(run(behind)), holding=STARVED)) is None, (
+            "behind throughout, a longer epoch waits as long in all"
+        )
 
     def test_what_their_rule_does_not_warn_of_counts_as_starvation(self) -> None:
         full = {"host": host(cpu_percent=98), "gpus": [gpu(utilization=84)]}

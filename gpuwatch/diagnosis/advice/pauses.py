@@ -54,6 +54,10 @@ EPOCHS = 2
 LONG_EPOCH = 3.0
 MISSED_EPOCHS = 1.5
 """As many more or less than the length of one says may have begun in the time that was seen."""
+JOINED = 10
+"""Epochs in one: a tenth of the pauses is left."""
+SPREAD = 0.05
+"""Of the time that is won, to both sides: epochs to come are not those that were seen."""
 REMAINING_WAIT = 0.4
 """Of the first wait, what persistent workers leave in the worst of the measured cases (62 of 168 ms)."""
 
@@ -187,9 +191,10 @@ def edges_gain(
     felt = felt_by_gpu(rank)
     least, most = min(min(shares) * felt, idle[0]), min(max(shares) * felt, idle[1])
     if joined:
-        return _as_delivered(case, from_share(least, most))
+        return _as_delivered(case, from_share((1.0 - 1.0 / JOINED) * least, most))
     shortest, longest = first_batches_part(case, edges) or (0.0, REMAINING_WAIT)
-    return _as_delivered(case, from_share((1.0 - longest) * least, (1.0 - shortest) * most))
+    won = (1.0 - SPREAD) * (1.0 - longest) * least, min(1.0, (1.0 + SPREAD) * (1.0 - shortest)) * most
+    return _as_delivered(case, from_share(*won))
 
 
 def _as_delivered(case: RunCase, gain: Gain) -> Gain:

@@ -43,7 +43,7 @@ from statistics import fmean
 from gpuwatch.diagnosis.advice.fixes import loader_fix, place_of
 from gpuwatch.diagnosis.advice.gains import within_loader
 from gpuwatch.diagnosis.advice.lines import watched, with_interval
-from gpuwatch.diagnosis.advice.pauses import EpochEdges, edges_gain, epoch_edges, first_batches_part
+from gpuwatch.diagnosis.advice.pauses import JOINED, EpochEdges, edges_gain, epoch_edges, first_batches_part
 from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.sampled import trains_on
 from gpuwatch.diagnosis.advice.starvation import idle_share
@@ -58,8 +58,6 @@ FIRST_BATCH_PART, MOSTLY = 0.9, 0.5
 """Of a pause: if the first batches take as much of it, the pause is their making, and no start; from the second on it
 is where workers that persist would win too little for a warning."""
 THROTTLED_SHARE = 0.10
-JOINED = 10
-"""Epochs in one: a tenth of the pauses is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +114,14 @@ def _share(rank: RankWindow, edges: EpochEdges) -> Measure:
 
 
 def _waits_for_a_batch(case: RunCase, edges: EpochEdges, idle: tuple[float, float]) -> bool:
-    """Whether the pauses are the making of the first batches, while workers and cores keep up in an epoch.
+    """Whether the pauses are the making of the first batches, while cores are left to make them earlier.
 
     In a simulated job 8 workers on 2 cores took 870 ms each for their first batches: with workers that persist it was
     1.00 times as fast, with epochs that are joined 1.13 times. Another's 64 workers started one after the other, so
     that the first batch came after 0.5 s; together they took 2.4 s for it, and again persistence brought 1.00x.
     """
     loader, process = case.run.critical.train_loader, case.run.critical.process
-    if loader is None or not loader.num_workers or SYMPTOM in case.holding:
+    if loader is None or not loader.num_workers:
         return False
     if is_cpu_exhausted(case, pressure_percent=math.inf):  # workers that all begin at once press on idle cores too
         return False
