@@ -16,10 +16,11 @@ Evidence:
     together have taken per batch, compared with a step. Hardware readings alone prove nothing.
 Fires:
     S of at least 10 %, not counting the 1.2 ms that handing over a ready batch costs; critical from 20 % and 50 steps.
-    Time at the starts of epochs counts too where its own rule only notes it, because persistent workers would not win
+    Time at the starts of epochs counts too where its own rule does not warn, because persistent workers would not win
     it back. At once, from eight settled steps on, where the 95 % interval of S lies above 20 %. With few steps or none:
-    information after 20 s of waiting, a warning after 60 s; once five steps are known, only where the workers' batches
-    come so slowly that a fifth of the time is lost.
+    information after 20 s of waiting, a warning after 60 s, unless the workers make batches as fast as the first steps
+    take them; once five steps are known, only where the workers' batches come so slowly that a fifth of the time is
+    lost.
 Clears:
     Below 6 %, and over the last five minutes below 5 % or more than twice the present loss: a few better minutes of a
     fluctuating run do not clear it. At once where nothing was lost for 20 s, and for three times as long as the losses
@@ -155,7 +156,7 @@ def _by_steps(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _lost_at_epoch_starts(case: RunCase, starvation: Starvation) -> float:
-    """What the starts of epochs cost where persistent workers would not recover it, so that it is only noted there.
+    """What the starts of epochs cost where persistent workers would not recover it, so their rule does not warn.
 
     In a simulated job of 8 workers on 2 cores batches were late for 5 % of the time within epochs and 10 % at their
     starts: an ideal loader made it 1.21 times as fast, workers that persist 1.00 times.

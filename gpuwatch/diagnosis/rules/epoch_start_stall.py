@@ -19,15 +19,16 @@ Causes:
     rebuilt. Fewer than two batches per worker: epoch-too-short.
 Fix:
     persistent_workers=True; where workers already persist, the sampler or dataset is rebuilt in the training process;
-    where an epoch has fewer than twice as many batches as workers, longer epochs (a repeating sampler). Where a batch
-    takes a worker as long as the pause lasts, persistent workers gain nothing: join epochs there too, so that the queue
-    stays filled.
+    where an epoch has fewer than twice as many batches as workers, longer epochs (a repeating sampler). Where the
+    pause is the time that the first batches take the workers, persistent workers gain nothing: join epochs there too,
+    so that the queue stays filled.
 Gain:
     At most 1 / (1 - E), where E counts only time in which the GPU idles: in these pauses by event pairs, from outside
-    over the whole window. Persistent workers still have to make the first batch of an epoch: at worst, the time that
-    one of them takes for it remains, and longer where the cores are full, because all of them start together.
-    Persistent workers took the first batch from 168-383 ms to 42-62 ms (4 workers, 2 cores). The gain is limited to
-    what busy workers deliver, and its lower end to what the free cores allow.
+    over the whole window. Persistent workers still have to make the first batches of an epoch: the time for
+    a first round of them remains, estimated from the batches that the workers made (without a hook: one batch), and
+    longer where the cores are full, because all of them start together. Persistent workers took the first batch from
+    168-383 ms to 42-62 ms (4 workers, 2 cores). Joined epochs leave a tenth of the pauses at most. The gain is limited
+    to what busy workers deliver, and its lower end to what the free cores allow.
 Verify:
     The wait from the end of an epoch to the first batch of the next is less than three times the usual one.
 Source:
