@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 
 from gpuwatch._version import __version__
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.metrics import BY_SERIES
+from gpuwatch.metrics import BY_SERIES, GPU
 from gpuwatch.monitor.snapshot import ENDS, RunNow, Snapshot
 from gpuwatch.monitor.verdict import (
     AT_ITS_END,
@@ -46,15 +46,8 @@ from gpuwatch.timeline.times import JUMP_SECONDS
 from gpuwatch.timeline.windows import GpuWindow, LineShare, RankWindow, RunWindow, Scene, Share, StackWindow, Stats
 
 _NOT_REPORTED = "not reported by the driver"
-_SAMPLED_AS = {
-    "utilization_percent": "utilization_percent",
-    "power_watts": "power_watts",
-    "memory_bytes": "memory_used_bytes",
-    "temperature_celsius": "temperature_celsius",
-    "sm_clock_mhz": "sm_clock_mhz",
-    "energy_joules": "energy_joules",
-}
-"""Key of the report -> field of the sample under which a device gives its reason."""
+_SAMPLED_AS = {"memory_bytes": "memory_used_bytes"}
+"""Key of the report -> the metric, where that has another name: under it a device gives its reason."""
 _FORMAT = "%.4g "
 _NAN = math.nan
 
@@ -191,9 +184,10 @@ def _gpu(gpu: GpuWindow) -> model.Gpu:
         sensor_window_seconds=gpu.sensor_window_seconds,
         unavailable={},
     )
-    for name, field in _SAMPLED_AS.items():
-        if getattr(section, name) is None:
-            section.unavailable[name] = gpu.unavailable.get(field, "not measured in this window")
+    for name in section.__struct_fields__:
+        metric = _SAMPLED_AS.get(name, name)
+        if metric in GPU and getattr(section, name) is None:
+            section.unavailable[name] = gpu.unavailable.get(metric, "not measured in this window")
     if power is not None and limit is None:
         section.unavailable["power_watts.limit"] = gpu.unavailable.get("power_limit_watts", _NOT_REPORTED)
     if memory is not None and total is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuwatch import numbers
+from gpuwatch import metrics, numbers
 from gpuwatch.diagnosis.finding import plan_words
 from gpuwatch.monitor.snapshot import ACCUMULATES, ENDS
 from gpuwatch.numbers import grouped
@@ -41,20 +41,16 @@ WORKER_PHASE_WORDS = {
     "other": "other",
 }
 _CALLED = {
-    "utilization_percent": "utilization",
-    "power_watts": "power",
     "power_watts.limit": "power limit",
     "memory_bytes": "memory",
     "memory_bytes.total": "memory size",
-    "temperature_celsius": "temperature",
-    "sm_clock_mhz": "SM clock",
     "energy_joules": "energy",
     "step_seconds": "step time",
     "data_wait_share": "wait for data",
     "samples_per_second": "samples/s",
     "gpu_idle_from_wait_share": "GPU idle from waits",
 }
-"""Keys of the report in words; the others are words."""
+"""Keys of the report in words; the others have the label of their metric, or are words."""
 _TIMES = {
     "main thread while waiting": "of the training thread's time",
     "loading thread": "of the loading thread's time",
@@ -244,7 +240,8 @@ def _gpu_notes(gpus: Sequence[model.Gpu]) -> list[str]:
 
 
 def _called(key: str) -> str:
-    return _CALLED.get(key, key.replace("_", " "))
+    label = metrics.GPU[key].label if key in metrics.GPU else ""
+    return _CALLED.get(key) or label or key.replace("_", " ")
 
 
 def runs(report: model.Report) -> Table:
