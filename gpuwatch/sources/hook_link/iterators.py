@@ -1,9 +1,8 @@
-"""What is remembered of each loader and of each of its iterators, and which of those read in a step feed the training.
+"""Each loader and each of its iterators: what was waited for them, and which of those read in a step feed the training.
 
 Grad mode at `next()` is no sign: the Hugging Face Trainer evaluates with grad mode on. What shows it is how the
 reads lie between the backwards: training reads come back in step after step, an evaluation begins and ends
 between two of them. So an iterator is judged by its whole life, and by what its loader was for before.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What one stack of a training thread means, apart from the role of the loop it stands in.
 
 Whose a source file is, its path says, except for a torch that was built in place: there the folder decides. What single
-frames of torch and of the usual frameworks show is one sample-up per file and function; the names are those of torch
+frames of torch and of the usual frameworks show is one look-up per file and function; the names are those of torch
 1.13 to 2.13, transformers 4 and 5, lightning 2 and accelerate 1.
 """
 
