@@ -39,13 +39,21 @@ def age(age_ns: int) -> str:
 
 
 def duration_words(seconds: float) -> str:
-    """A duration as people say it: "19 h 40 min", "12 min", "45 s"."""
+    """A duration as people say it, in two units at most: "45 s", "12 min", "19 h 40 min", "3 d 4 h"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
-    if not hours:
-        return f"{minutes} min"
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, rest = divmod(hours, 24)
+    parts = ((days, "d"), (rest, "h")) if hours >= 48 else ((hours, "h"), (minutes, "min"))
+    return " ".join(f"{count} {unit}" for count, unit in parts if count)
+
+
+def clock(seconds: float, minutes: int = 1) -> str:
+    """A length as players show it: "0:12", "1:02:03"; minutes with at least this many digits."""
+    hours, rest = divmod(round(seconds), 3600)
+    if hours:
+        return f"{hours}:{rest // 60:02}:{rest % 60:02}"
+    return f"{rest // 60:0{minutes}}:{rest % 60:02}"
 
 
 def percent(share: float) -> str:

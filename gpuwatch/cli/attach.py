@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import select
 import shlex
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 from rich.text import Text
 
 from gpuwatch.cli.output import ExitCode, GpuwatchError, is_terminal, say, write_styled
+from gpuwatch.numbers import duration_words
 from gpuwatch.samples import Candidate, GpuFacts, GpuStatus, NvmlState
 from gpuwatch.sources.discovery import DiscoverySource
 from gpuwatch.sources.hook_link.rendezvous import Processes, Rendezvous, RendezvousError, names_its_own, rendezvous_path
@@ -37,7 +37,6 @@ _NUMBERS = ("PID", "AGE")
 _DETAIL = {"exact": "exact", "sampled": "sampled", "process": "/proc only", "hardware": "hardware only"}
 _INDENT = 8
 _LEAST_COMMAND = 20
-_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 @dataclass(slots=True)
@@ -200,21 +199,10 @@ def table_lines(
     return lines
 
 
-def age_words(seconds: float) -> str:
-    """How long it runs, in its two largest units at most: "45 s", "12 min", "2 h 5 min", "3 d 4 h"."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    for (size, unit), (smaller, smaller_unit) in itertools.pairwise(_UNITS):
-        if seconds >= size:
-            rest = int(seconds % size // smaller)
-            return f"{int(seconds // size)} {unit}" + (f" {rest} {smaller_unit}" if rest else "")
-    return f"{int(seconds // 60)} min"
-
-
 def _cells(each: Candidate, gpu_indices: Mapping[str, int]) -> tuple[str, ...]:
     indices = sorted(gpu_indices[uuid] for uuid in each.gpu_uuids if uuid in gpu_indices)
     gpus = ",".join(map(str, indices)) or "-"
-    return str(each.pid), gpus, age_words(each.age_seconds), _DETAIL[each.visibility], printable(each.user)
+    return str(each.pid), gpus, duration_words(each.age_seconds), _DETAIL[each.visibility], printable(each.user)
 
 
 def _line(columns: Sequence[Sequence[str]], widths: Sequence[int], row: int, command: str, width: int | None) -> str:

@@ -18,9 +18,10 @@ from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.widgets import LinesWidget
-from gpuwatch.dashboard.words import day_and_time, length
+from gpuwatch.dashboard.words import day_and_time
 from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.monitor.snapshot import ReplayMark, ReplayNow, Snapshot
+from gpuwatch.numbers import clock
 
 
 class MomentWanted(Message):
@@ -44,18 +45,18 @@ def replay_bar(snapshot: Snapshot, replay: ReplayNow, width: int, look: Look) ->
     start, end = bar_cells(replay, width)
     word, style = _state(replay, look)
     writer.put(f" {word} ", style).to(_STATE_CELLS, look.bar)
-    at = length((now_ns - replay.start_ns) / 1e9)
+    at = clock((now_ns - replay.start_ns) / 1e9)
     writer.to(start - 1 - len(at), look.bar).put(f"{at} ", look.bar_strong)
     for text, cell_style in _cells(replay, now_ns, end - start, look):
         writer.chart(text, cell_style)
-    tail = f" {length(_seconds(replay))}{'+' if replay.is_growing else ''}"
+    tail = f" {clock(_seconds(replay))}{'+' if replay.is_growing else ''}"
     writer.put(tail, look.bar_dim)
     return writer.at_right(f"{day_and_time(snapshot.wall_time)} ", look.bar_strong, filler=look.bar).line(look.bar)
 
 
 def bar_cells(replay: ReplayNow, width: int) -> tuple[int, int]:
     """The first column of the bar, and the one behind its last."""
-    digits = len(length(_seconds(replay)))
+    digits = len(clock(_seconds(replay)))
     start = _STATE_CELLS + digits + 2
     return start, max(start + 4, width - digits - len(day_and_time(0.0)) - 5)
 

@@ -20,7 +20,7 @@ from gpuwatch.diagnosis.finding import (
 )
 from gpuwatch.monitor.snapshot import GpuNow, RecordingNow, RunNow, Snapshot
 from gpuwatch.monitor.verdict import STEPS_COUNTED, unhooked, window_of
-from gpuwatch.numbers import factors, faster
+from gpuwatch.numbers import clock, factors, faster
 from gpuwatch.samples import Candidate, CurrentLine
 from gpuwatch.timeline.runs import title_of
 from gpuwatch.timeline.stacks import hot_line
@@ -322,23 +322,14 @@ def recording_badge(recording: RecordingNow) -> str:
     """What the top bar says: "REC 00:12 3.1 MiB"."""
     if recording.problem is not None:
         return "NOT RECORDING"
-    return f"REC {length(recording.seconds, minutes=2)} {size(recording.bytes)}"
+    return f"REC {clock(recording.seconds, minutes=2)} {size(recording.bytes)}"
 
 
 def recorded_words(recording: RecordingNow, verb: str = "Recorded") -> str:
     """What has become of one that was ended: its file, length and size, and what is missing of it."""
-    words = f"{verb} {length(recording.seconds)} into {say.escape(str(recording.path))}"
+    words = f"{verb} {clock(recording.seconds)} into {say.escape(str(recording.path))}"
     words += f" ({size(recording.bytes)})"
     return f"{words}. {say.escape(recording.problem).rstrip('.')}" if recording.problem else words
-
-
-def length(seconds: float, minutes: int = 1) -> str:
-    """A length as players show it: "0:12", "1:02:03"; minutes with at least this many digits."""
-    whole = round(seconds)
-    hours, rest = divmod(whole, 3600)
-    if hours:
-        return f"{hours}:{rest // 60:02}:{rest % 60:02}"
-    return f"{rest // 60:0{minutes}}:{rest % 60:02}"
 
 
 def size(count: int) -> str:

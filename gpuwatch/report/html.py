@@ -18,7 +18,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from gpuwatch.metrics import BY_SERIES, METRICS, Metric
-from gpuwatch.numbers import duration_words, faster, rate
+from gpuwatch.numbers import clock, duration_words, faster, rate
 from gpuwatch.report import model, words
 from gpuwatch.text import json_text, printable
 
@@ -352,10 +352,3 @@ def _path(curve: model.Curve, factor: float, low: float, high: float, start: flo
         y = HEIGHT * (1 - (sum(known) / len(known) * factor - low) / (high - low))
         yield f"{pen}{x:.1f} {y:.1f}"
         pen = "L"
-
-
-def clock(value: float) -> str:
-    """Seconds since the beginning as a clock says them: "0:45", "1:02:03"."""
-    whole = round(value)
-    hours, rest = divmod(whole, 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"

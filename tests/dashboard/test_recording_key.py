@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.dashboard.words import length, recorded_words, recording_badge
+from gpuwatch.dashboard.words import recorded_words, recording_badge
 from gpuwatch.monitor.snapshot import RecordingNow
 from gpuwatch.recording.schema import CannotRecordError
 from tests.dashboard import situations
@@ -71,13 +71,6 @@ async def test_what_cannot_be_recorded_is_reported_in_its_own_sentence(error: Ex
         await driver.press("r")
         await driver.settle()
         assert str(error) in driver.text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0, "0:00"), (59.6, "1:00"), (754, "12:34"), (3600, "1:00:00"), (90_061, "25:01:01")]
-)
-def test_lengths_are_written_as_players_do(seconds: float, words: str) -> None:
-    assert length(seconds) == words
 
 
 def test_words_of_a_recording_name_what_is_missing_and_are_safe_to_show() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gpuwatch import numbers
 from gpuwatch.compare import comparison as compare_wording
-from gpuwatch.numbers import cpu_cores, factors, gibibytes, grouped, rate, seconds
+from gpuwatch.numbers import clock, cpu_cores, duration_words, factors, gibibytes, grouped, rate, seconds
 from gpuwatch.trial.render import change_words
 from gpuwatch.trial.results import Judgement
 
@@ -24,6 +24,30 @@ from gpuwatch.trial.results import Judgement
 )
 def test_durations_have_three_digits_and_a_unit(value: float, text: str) -> None:
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (90, "2 min"),
+        (3599, "1 h"),
+        (7500, "2 h 5 min"),
+        (86_400, "24 h"),
+        (172_800, "2 d"),
+        (273_600, "3 d 4 h"),
+    ],
+)
+def test_durations_in_words_have_two_units_at_most(value: float, text: str) -> None:
+    assert duration_words(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0:00"), (59.6, "1:00"), (754, "12:34"), (3723.4, "1:02:03"), (90_061, "25:01:01")]
+)
+def test_lengths_are_written_as_players_do(value: float, text: str) -> None:
+    assert clock(value) == text
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.diagnosis.finding import Fix, Severity
 from gpuwatch.report.build import build_report
-from gpuwatch.report.html import chart_plan, clock, lanes, page_view, render_html
+from gpuwatch.report.html import chart_plan, lanes, page_view, render_html
 from gpuwatch.report.model import Report, as_json
 from gpuwatch.report.observation import Stretch
 from tests.unit import scene_builder as build
@@ -206,8 +206,3 @@ def test_report_with_series_fits_the_schema_and_without_has_none() -> None:
     assert report["series"][0]["min"] is None, "a bucket of one value has no spread to tell"
     assert report["spans"][0]["start_seconds"] >= 0
     assert "series" not in as_json(build_report(observation()))
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(0, "0:00"), (75, "1:15"), (3723.4, "1:02:03"), (86_400, "24:00:00")])
-def test_time_of_a_chart_reads_as_a_clock(seconds: float, said: str) -> None:
-    assert clock(seconds) == said
