@@ -214,7 +214,7 @@ class TrialProgress:
 
     def begins(self, arm: Arm, place: int, of: int) -> Callable[[Steady | None], None]:
         """A run begins; the first run, which does not count, has place 0."""
-        self._head = f"a first run {arm.label}, not counted" if place == 0 else f"run {place} of {of}: {arm.label}"
+        self._head = f"first run ({arm.label}), not counted" if place == 0 else f"run {place} of {of}: {arm.label}"
         self._show("starting")
         began = time.monotonic()
 

@@ -27,7 +27,7 @@ from gpuwatch.text import aligned, code_span, encodable, markdown, markdown_tabl
 
 SCHEMA_VERSION = 1
 ANECDOTE = (
-    "one run per side is an anecdote, not proof: how far runs scatter is not known; record three or more per side"
+    "one run per side is an anecdote, not proof: the scatter between runs is not known; record three or more per side"
 )
 
 

@@ -312,9 +312,9 @@ def _sentences(run: model.Run) -> Iterator[str]:
     if hot is not None:
         of = _TIMES[hot.where]
         code = f": {_shortened(hot.text)}" if hot.text else ""
-        what = f"line of loading: {_place(hot, run)}"
+        what = f"loading line: {_place(hot, run)}"
         if hot.callee is not None:
-            what = f"function of loading: {hot.callee}(), called in {_place(hot, run)}"
+            what = f"loading function: {hot.callee}(), called in {_place(hot, run)}"
         yield f"slowest {what}, {_with_error(hot)} {of}{code}"
     stands: list[tuple[model.CurrentLine | None, int | None]] = [(run.current_line, None)]
     if len(run.ranks) > 1:
@@ -357,7 +357,7 @@ def _of_run(run: model.Run, stacks: model.Stacks) -> Iterator[Block]:
     if stacks.phases:
         table = Table(("the training thread", "share of its time", "± points"), _phase_rows(stacks.phases))
         yield Block("Where the time goes", about, (), table)
-    heading = ("share", "± points", "in", "line", "code")
+    heading = ("share", "± points", "phase", "line", "code")
     if stacks.lines:
         yield Block("Lines of the training thread", about, (), Table(heading, _line_rows(run, stacks.lines)))
     if stacks.worker_samples:
@@ -492,8 +492,8 @@ def quality_lines(report: model.Report) -> list[str]:
         steps = [run.step_seconds.p50 for run in report.runs if run.step_seconds]
         if steps and min(steps) < 2 * max(windows):
             lines.append(
-                f"a step of {seconds(min(steps))} is shorter than twice that: fluctuation from step to step cannot be "
-                "seen in the utilization"
+                f"a step of {seconds(min(steps))} is shorter than twice that window: fluctuation from step to step "
+                "cannot be seen in the utilization"
             )
     cost = [] if quality.own_cpu_share is None else [f"{share(quality.own_cpu_share)} of one core"]
     if quality.nvml_calls_per_gpu_second:

@@ -21,7 +21,7 @@ class TrialError(Exception):
 
 Value = int | bool | str | None
 
-AS_IT_IS = "as it is"
+UNCHANGED = "unchanged"
 MOST_ARMS = 16
 _LARGEST_COUNT = 1024
 
@@ -62,7 +62,7 @@ class Arm:
     @property
     def label(self) -> str:
         """What the result calls it."""
-        return " ".join(map(str, self.changes)) or AS_IT_IS
+        return " ".join(map(str, self.changes)) or UNCHANGED
 
     def of(self, names: frozenset[str]) -> dict[str, Value]:
         """The values of some settings."""

@@ -92,13 +92,13 @@ def test_an_arm_that_steps_twice_as_often_is_called_faster(script: Path) -> None
     assert result.returncode == 0, result.stderr
     told = content(result)
     first, arm = told["arms"]
-    assert (first["label"], arm["label"], arm["verdict"]) == ("as it is", "arg.pause=0.002", "faster")
+    assert (first["label"], arm["label"], arm["verdict"]) == ("unchanged", "arg.pause=0.002", "faster")
     assert arm["interval"]["low"] > 1.5
     assert told["trial"]["metric"] == "samples_per_second"
     assert [each["place"] for each in first["runs"]] == [0, 3, 4, 7, 8]
     assert all(each["steps"] >= 40 for each in arm["runs"])
     assert told["by_hand"] == ["start it with --pause 0.002"]
-    assert "a first run as it is, not counted: " in result.stderr
+    assert "first run (unchanged), not counted: " in result.stderr
     assert "run 10 of 10: arg.pause=0.002: " in result.stderr
     assert "KeyboardInterrupt" not in result.stderr
     pids = [int(line.split()[0]) for line in (script.parent / "written.txt").read_text().splitlines()]
@@ -204,7 +204,7 @@ def test_ctrl_c_ends_the_training_too_and_tells_what_is_known(script: Path, tmp_
     trial.send_signal(signal.SIGINT)
     out, err = trial.communicate(timeout=PATIENCE_SECONDS)
     assert trial.returncode == 130
-    assert out.startswith("INCOMPLETE") and "as it is" in out
+    assert out.startswith("INCOMPLETE") and "unchanged" in out
     assert "Traceback" not in err
     pids = [int(line.split()[0]) for line in (script.parent / "written.txt").read_text().splitlines()]
     assert_gone(pids)
@@ -276,7 +276,7 @@ def test_workers_make_a_slow_dataset_faster_and_reach_its_loader(tmp_path: Path)
     result = tried(script, "--sweep", "num_workers=0,8", "--runs", "1", "--format", "json")
     assert result.returncode == 0, result.stderr
     told = content(result)
-    assert [each["label"] for each in told["arms"]] == ["as it is", "num_workers=8"]
+    assert [each["label"] for each in told["arms"]] == ["unchanged", "num_workers=8"]
     assert any("num_workers=0 is what the program does already" in note for note in told["notes"])
     arm = told["arms"][1]
     assert arm["change"] > 1.2 and arm["ineffective"] == []

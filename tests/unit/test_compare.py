@@ -166,7 +166,7 @@ def test_a_regression_fails_its_gate_and_says_that_one_run_decided() -> None:
     assert outcome == "failed"
     assert sentence == (
         "samples_per_second changed by -5.0 %, from 400 to 380: samples_per_second<-3% is true "
-        "(of one run on a side: an anecdote, not proof)"
+        "(one run per side: an anecdote, not proof)"
     )
 
 

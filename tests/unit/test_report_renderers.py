@@ -168,7 +168,7 @@ def test_steps_that_the_sensor_averages_away_are_said(render) -> None:
         " ".join(render(report(build.scene(build.run(build.rank(step=step)), gpus=gpus))).split())
         for step in (0.2, 0.6)
     )
-    assert "a step of 200 ms is shorter than twice that" in short
+    assert "a step of 200 ms is shorter than twice that window" in short
     assert "averages over 250 ms" in long and "shorter than twice that" not in long
 
 

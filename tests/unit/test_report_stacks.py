@@ -49,7 +49,7 @@ def test_a_function_that_is_hot_on_many_lines_is_named_with_where_it_is_called()
     check_schema(as_json(made))
     hot = as_json(made)["runs"][0]["hot_line"]
     assert (hot["callee"], hot["callee_lines"], hot["line"], hot["samples"]) == ("elastic", [60, 61, 62, 63], 41, 400)
-    assert "slowest function of loading: elastic(), called in augment.py:41, 56 % ±3.6" in " ".join(
+    assert "slowest loading function: elastic(), called in augment.py:41, 56 % ±3.6" in " ".join(
         render_text(made).split()
     )
 
@@ -172,7 +172,7 @@ def test_where_the_time_goes_and_which_lines_cost_it(render: Callable[[Report], 
         "sampled, 1 640 samples over 20 s",
         "61 % ±2.4",
         "12.3 batches/s (from the loader's own counter, 20 s)",
-        "slowest line of loading: augment.py:41, 43 % ±2.4 of the training thread's time",
+        "slowest loading line: augment.py:41, 43 % ±2.4 of the training thread's time",
         "image = image.filter(GaussianBlur(5))",
         "train.py:131",
         "loss.backward()",

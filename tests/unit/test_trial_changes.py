@@ -70,12 +70,12 @@ def test_what_cannot_be_changed_is_refused_with_what_can(text: str, said: str) -
 
 
 def test_the_first_arm_is_the_program_as_it_is() -> None:
-    assert labels("num_workers=8", "pin_memory=true") == ["as it is", "num_workers=8 pin_memory=true"]
+    assert labels("num_workers=8", "pin_memory=true") == ["unchanged", "num_workers=8 pin_memory=true"]
 
 
 def test_a_sweep_makes_an_arm_per_value_with_the_other_changes_in_each() -> None:
     assert labels("pin_memory=true", sweeps=["num_workers=2,4"]) == [
-        "as it is",
+        "unchanged",
         "pin_memory=true num_workers=2",
         "pin_memory=true num_workers=4",
     ]
@@ -89,7 +89,7 @@ def test_a_sweep_makes_an_arm_per_value_with_the_other_changes_in_each() -> None
 
 def test_arms_stand_by_themselves_and_flags_belong_to_the_common_changes() -> None:
     found = labels("tf32=true", arms=["num_workers=2", "num_workers=2", "arg.amp"], arguments=["--lr=0.1"])
-    assert found == ["as it is", "tf32=true arg.lr=0.1", "num_workers=2", "arg.amp"]
+    assert found == ["unchanged", "tf32=true arg.lr=0.1", "num_workers=2", "arg.amp"]
 
 
 @pytest.mark.parametrize(

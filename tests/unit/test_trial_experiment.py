@@ -32,7 +32,7 @@ def performed(trial: Experiment, runs: FakeRuns) -> tuple[ArmResult, ...]:
 def test_arms_take_turns_there_and_back() -> None:
     runs = FakeRuns(by_workers)
     performed(experiment(sweeps=["num_workers=1,2"]), runs)
-    there = ["as it is", "num_workers=1", "num_workers=2"]
+    there = ["unchanged", "num_workers=1", "num_workers=2"]
     assert runs.made == [*there, *there[::-1], *there]
 
 
@@ -46,7 +46,7 @@ def test_an_arm_that_is_how_the_program_is_already_is_the_first_one() -> None:
     runs = FakeRuns(by_workers)
     trial = experiment(sweeps=["num_workers=0,2"])
     arms = performed(trial, runs)
-    assert [each.arm.label for each in arms] == ["as it is", "num_workers=2"]
+    assert [each.arm.label for each in arms] == ["unchanged", "num_workers=2"]
     assert "num_workers=0 is what the program does already" in trial.notes[0]
 
 
@@ -178,8 +178,8 @@ def test_conditions_that_were_not_alike_are_said() -> None:
 
     arms = performed(experiment("num_workers=2"), FakeRuns(make))
     said = " ".join(remarks(arms, "samples_per_second"))
-    assert "batch sizes differ (16 with as it is, 32 with num_workers=2)" in said
-    assert "61 °C with as it is, 66 °C with num_workers=2" in said
+    assert "batch sizes differ (16 with unchanged, 32 with num_workers=2)" in said
+    assert "61 °C with unchanged, 66 °C with num_workers=2" in said
     assert "get_worker_info()" in said
 
 

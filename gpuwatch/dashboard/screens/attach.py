@@ -110,7 +110,7 @@ def _known(page: Page, candidate: Candidate) -> None:
     if candidate.workers:
         page.pair("workers", f"{candidate.workers} DataLoader workers now", name_width=_NAME)
     if candidate.refusal:
-        page.pair("not more because", candidate.refusal, page.look.warning, name_width=_NAME)
+        page.pair("why not more", candidate.refusal, page.look.warning, name_width=_NAME)
     if candidate.how_to_see_more and candidate.visibility != "exact":
         page.pair("to see more", candidate.how_to_see_more, page.look.accent, name_width=_NAME)
 
