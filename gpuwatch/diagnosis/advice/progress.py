@@ -1,4 +1,4 @@
-"""Whether a run still moves, and the line that each rank of a silent one stands on, and since when."""
+"""Whether a run still moves, and of a silent one the line that each rank is at, and since when."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _sampled_silence(case: RunCase, ranks: list[RankWindow], least_seconds: floa
 
 
 def silence_measure(case: RunCase, silence: float) -> Measure:
-    """The silence as evidence; of a run that was found current_line, when its last step was is not known."""
+    """The silence as evidence; a run that was silent when first seen has no known last step."""
     known = any(rank.last_step_ns is not None for rank in case.run.ranks)
     text = (
         f"last step {seconds(silence)} ago"
@@ -148,7 +148,7 @@ def process_words(rank: RankWindow) -> str:
 
 
 def stands(case: RunCase) -> tuple[Stand, ...]:
-    """Every living rank whose stack is read, the one that stands longest first."""
+    """Every living rank whose stack is read, the one that has been at its line longest first."""
     found = [
         Stand(rank, rank.stacks.current_line, _stands_since(rank.stacks.current_line, case.now_ns))
         for rank in case.run.ranks
@@ -170,7 +170,7 @@ def current_line_measures(found: tuple[Stand, ...]) -> tuple[Measure, ...]:
 
 
 def apart(found: tuple[Stand, ...]) -> tuple[Stand, ...]:
-    """Those who stand elsewhere than most of the ranks; none where too few are known to say who is most."""
+    """Ranks at another line than most of them; none where too few are known to say where most are."""
     places: dict[tuple[str, int], list[Stand]] = {}
     for stand in found:
         places.setdefault((stand.line.file, stand.line.line), []).append(stand)

@@ -117,7 +117,7 @@ def foreign_measures(case: RunCase) -> tuple[Measure, ...]:
 
 
 def batch_demand_share(rank: RankWindow, workers: int, cpu_share: float) -> float:
-    """What part of making a batch wants a core, whether it gets one or not: 0..1.
+    """What part of making a batch needs a core, whether it gets one or not: 0..1.
 
     On a full machine a thread that computes looks like one that waits for storage: it is put off its core. What it was
     kept waiting for a core belongs to its computing. Eight workers that compute, on two cores that others use too,
@@ -206,7 +206,7 @@ def _seen_busy(rank: RankWindow) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ShmMount:
-    """Its size and what is used of it, by whomever."""
+    """Its size, and what all processes use of it."""
 
     total_bytes: int
     used_bytes: int

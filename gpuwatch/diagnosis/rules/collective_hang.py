@@ -138,7 +138,7 @@ def _severity(silence: float, *, may_evaluate: bool) -> Severity:
 
 
 def _may_evaluate(case: RunCase, gpus: list[GpuWindow], found: tuple[Stand, ...]) -> bool:
-    """Whether it is one GPU that works lightly, where nothing shows that its thread stands: there is no collective."""
+    """Whether it is a single GPU, without a collective, and nothing shows that its thread is stuck."""
     return len(gpus) == 1 and (case.run.critical.facts.world_size or 1) == 1 and not found
 
 
@@ -188,7 +188,7 @@ def _draws_little(gpu: GpuWindow, case: RunCase, limits: Thresholds) -> bool:
 
 
 def _culprit(case: RunCase, idle: list[GpuWindow], found: tuple[Stand, ...]) -> str:
-    """The rank that did not join: its GPU idles, it stands on another line, or it has made fewest steps."""
+    """The rank that did not join: its GPU idles, it is at another line, or it has made the fewest steps."""
     for gpu in idle:
         if _utilization(gpu) < IDLE_PERCENT:
             owners = [rank for rank in case.run.ranks if gpu.facts.uuid in rank.facts.gpu_uuids]

@@ -141,7 +141,7 @@ def _single_threads(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _threads(case: RunCase) -> int | None:
-    """Torch's own word, else what the process was started with."""
+    """As torch reports them, else as the process was started."""
     rank = case.run.critical
     if rank.facts.torch_threads is not None:
         return rank.facts.torch_threads

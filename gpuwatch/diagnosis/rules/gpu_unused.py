@@ -87,7 +87,7 @@ def gpu_unused(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _trains(rank: RankWindow) -> bool:
-    """Whether it makes training steps, by its hook's or its stacks' word."""
+    """Whether it makes training steps, as its hook or its stacks show."""
     if rank.facts.visibility == "exact":
         return rank.steps > 0
     stacks = enough(rank)

@@ -103,7 +103,7 @@ def _holding(processes: Sequence[GpuProcess], memory: int | None) -> str:
 
 
 def _holder(case: GpuCase, processes: tuple[GpuProcess, ...] | None) -> tuple[RunWindow, list[GpuProcess]] | None:
-    """The run that moves and has a process here besides its other GPUs."""
+    """The run that moves and has a process here in addition to its other GPUs."""
     for run in case.scene.runs:
         pids = {rank.facts.pid for rank in run.ranks if rank.ended is None}
         own = [process for process in processes or () if process.pid in pids]

@@ -129,7 +129,7 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _gain(case: RunCase, starvation: Starvation, in_line: float, idle: float) -> Gain:
-    """Without other programs, the time in line at least; ahead of its own workers, the time in line at most."""
+    """Without other programs, at least the time waiting for a core; ahead of its own workers, at most that time."""
     cap = "when the training thread always gets a core"
     least, most = idle_range(case, starvation) or (idle, idle)
     if is_shared(case):
