@@ -20,6 +20,9 @@ class Tensor:
     def __init__(self, *shape: int) -> None:
         self.shape = shape
 
+    def __repr__(self) -> str:
+        return f"Tensor{self.shape}"
+
     def dim(self) -> int:
         return len(self.shape)
 
@@ -105,7 +108,7 @@ Pair = namedtuple("Pair", "images labels")
         (Guarded(), 8, UNKNOWN_SIZE),
         (7, 8, UNKNOWN_SIZE),
     ],
-    ids=lambda value: str(value)[:40] if not isinstance(value, (Tensor, Guarded)) else type(value).__name__,
+    ids=lambda value: type(value).__name__ if isinstance(value, (Images, Graphs, Guarded)) else str(value),
 )
 def test_samples_of_a_batch(batch: Any, batch_size: int | None, samples: int) -> None:
     assert learn_measure(batch, batch_size, Tensor)(batch) == samples
