@@ -5,24 +5,19 @@ A rule that had nothing to judge is no clean bill: a test report shows it as ski
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwatch.diagnosis.advice.fixes import tried_settings
 from gpuwatch.diagnosis.engine import why_silent
 from gpuwatch.diagnosis.finding import (
-    CallEdit,
     Edit,
     Finding,
     Fix,
-    LoopEdit,
     PlanStep,
-    SettingsEdit,
-    SetupEdit,
-    TransferEdit,
 )
 from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.report import model
@@ -34,11 +29,6 @@ if TYPE_CHECKING:
 
 NO_EDIT = "the fix is not a change of one call"
 NOT_HERE = "the source file is not on this machine"
-_SETTINGS = frozenset({"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "in_order"})
-_STATEMENTS = {
-    'torch.set_float32_matmul_precision("high")': "tf32=true",
-    "torch.backends.cudnn.benchmark = True": "cudnn_benchmark=true",
-}
 
 
 def finding_section(seen: Observation) -> list[model.Finding]:
@@ -122,30 +112,11 @@ def trial_command(fix: Fix, run: RunWindow | None) -> str | None:
     """
     if run is None or len(run.ranks) != 1 or not run.critical.facts.command:
         return None
-    if fix.edit is None or not fix.can_be_tried:
+    settings = tried_settings(fix)
+    if settings is None:
         return None
-    changes: list[str] = []
-    for edit in (fix.edit, *fix.also):
-        found = _changes(edit)
-        if found is None:
-            return None
-        changes += found
-    return f"gpuwatch trial {' '.join(dict.fromkeys(changes))} -- {shlex.join(run.critical.facts.command)}"
-
-
-def _changes(edit: Edit) -> list[str] | None:
-    if isinstance(edit, TransferEdit):
-        return ["non_blocking=true"]
-    if isinstance(edit, SetupEdit):
-        change = _STATEMENTS.get(edit.statement)
-        return None if change is None else [change]
-    if not isinstance(edit, CallEdit | LoopEdit | SettingsEdit) or edit.call != "DataLoader":
-        return None
-    if not edit.keywords.keys() <= _SETTINGS:
-        return None
-    if not all(re.fullmatch(r"\d+|True|False", value) for value in edit.keywords.values()):
-        return None
-    return [f"{name}={value.lower()}" for name, value in edit.keywords.items()]
+    changes = " ".join(f"{name}={value}" for name, value in settings.items())
+    return f"gpuwatch trial {changes} -- {shlex.join(run.critical.facts.command)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from gpuwatch.diagnosis.advice.cost import step_cost
+from gpuwatch.diagnosis.advice.fixes import tried_settings
 from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue, queue_model
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
 from gpuwatch.diagnosis.advice.workers import LEAST_PROMISE, advise
-from gpuwatch.diagnosis.finding import CallEdit, Edit, Finding, Gain, LoopEdit, ModelEdit, SettingsEdit, SetupEdit
+from gpuwatch.diagnosis.finding import Finding, Fix, Gain
 from gpuwatch.diagnosis.rule import RunCase, run_case_of
 from gpuwatch.samples import LoaderFacts, RunFacts
 from gpuwatch.statistics import CONFIDENCE, Interval, detectable_effect, geometric_mean, holm, log_ratio_interval
@@ -27,11 +28,6 @@ QUEUES = ("slow-samples", "bursty-prefetch")
 WAITS = "data-starvation"
 """The rule that names one of the causes of a wait, or none."""
 _QUEUE = frozenset({"num_workers", "prefetch_factor", "in_order"})
-_STATEMENTS = {
-    'torch.set_float32_matmul_precision("high")': ("tf32", "True"),
-    "torch.backends.cudnn.benchmark = True": ("cudnn_benchmark", "True"),
-    "torch.backends.cudnn.benchmark = False": ("cudnn_benchmark", "False"),
-}
 _BESIDE = frozenset({"persistent_workers", "pin_memory", "prefetch_factor"})
 """What a fix may set along with its own change, and an arm may leave out."""
 
@@ -54,7 +50,7 @@ def predict(arm: Arm, scene: Scene | None, findings: Sequence[Finding]) -> Predi
     if queued is not None:
         return queued
     for finding in findings:
-        if finding.gain is not None and finding.fix is not None and _is_of(finding.fix.edit, asked):
+        if finding.gain is not None and finding.fix is not None and _is_of(finding.fix, asked):
             return Prediction(finding.gain, finding.rule)
     if blamed not in (None, *WORKERS):
         return None  # what the run waits for is not that workers are too few: their number alone says nothing of it
@@ -72,19 +68,13 @@ def _blamed(findings: Sequence[Finding]) -> str | None:
     return str(cause) if cause is not None else WAITS
 
 
-def _is_of(edit: Edit | None, asked: dict[str, str]) -> bool:
-    """Whether the edit and the arm change the same."""
-    match edit:
-        case CallEdit() | LoopEdit() | SettingsEdit():
-            keywords = {name.removeprefix("dataloader_"): text for name, text in edit.keywords.items()}
-            own = keywords.items() - {item for item in keywords.items() if item[0] in _BESIDE}
-            return own <= asked.items() <= keywords.items()
-        case SetupEdit():
-            return asked == dict([_STATEMENTS.get(edit.statement, ("", ""))])
-        case ModelEdit():
-            return ".compile(" in edit.statement and asked == {"compile": "True"}
-        case _:
-            return False
+def _is_of(fix: Fix, asked: dict[str, str]) -> bool:
+    """Whether the fix and the arm change the same."""
+    settings = tried_settings(fix)
+    if settings is None:
+        return False
+    own = {(name, value) for name, value in settings.items() if name not in _BESIDE}
+    return own <= {(name, value.lower()) for name, value in asked.items()} <= settings.items()
 
 
 def _of_queue(asked: dict[str, str], scene: Scene, blamed: str | None) -> Prediction | None:
