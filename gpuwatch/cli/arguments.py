@@ -24,6 +24,7 @@ COMMANDS = {
     "stacks": "the sampled stacks of a process and its workers, for a flame graph",
     "config": "which settings apply, and which file each comes from",
     "trial": "prove a change: run the training with and without it, alternating",
+    "tune": "find the settings that make a training faster, prove them, write the patch",
     "record": "record a session into a file: gpuwatch record -- python train.py",
     "replay": "play a recording in the dashboard",
     "compare": "compare recordings from before and after a change",
@@ -133,7 +134,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _cut(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments for argparse, and the command line behind `--` of what `record` and `trial` start.
+    """The arguments for argparse, and the command line behind `--` of what `record`, `trial` and `tune` start.
 
     argparse would mix the two. It also drops the `--` of `compare BEFORE... -- AFTER...`, so those become options.
     """
@@ -141,7 +142,7 @@ def _cut(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         return list(argv), []
     end = list(argv).index("--")
     own, behind = list(argv[:end]), list(argv[end + 1 :])
-    if {"record", "trial"} & set(own):
+    if {"record", "trial", "tune"} & set(own):
         return own, behind
     if "compare" in argv:
         return [*own, *(f"--after={name}" for name in behind)], []
@@ -207,9 +208,13 @@ def pid(text: str) -> int:
     return int(text)
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
 def duration(text: str) -> float:
-    """A duration, a week at most."""
-    value = number(text)
+    """A duration in seconds, or with its unit (90s, 20m, 1.5h); a week at most."""
+    unit = _UNITS.get(text[-1:])
+    value = number(text) if unit is None else number(text[:-1]) * unit
     if not 0 <= value <= 7 * 24 * 3600:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 604800 seconds (a week)")
     return value

@@ -62,14 +62,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--arg", action="append", default=[], metavar="NAME=VALUE", help="a flag of COMMAND to add or replace"
     )
     parser.add_argument("--runs", type=_runs, default=5, metavar="N", help="runs of each arm (default 5)")
+    add_runs(parser)
+    parser.add_argument(
+        "--fail-if", choices=("slower", "not-faster"), help="exit 1 when an arm is slower, or when none is faster"
+    )
+    parser.add_argument("--format", choices=("text", "json", "md"), default="text", help="default text")
+    add_output(parser)
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """The options of how long each run is, what counts as a change, and where it runs."""
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
-        "--seconds", type=_positive, default=None, metavar="S", help="seconds of settled training per run (default 20)"
+        "--seconds", type=positive, default=None, metavar="S", help="seconds of settled training per run (default 20)"
     )
     length.add_argument("--steps", type=_steps, metavar="N", help="settled steps per run, instead of --seconds")
     parser.add_argument(
         "--patience",
-        type=_positive,
+        type=positive,
         default=600.0,
         metavar="S",
         help="seconds without a step after which a run has failed (default 600)",
@@ -80,11 +90,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scratch", action="store_true", help="run in an empty folder each time; give absolute paths of data"
     )
-    parser.add_argument(
-        "--fail-if", choices=("slower", "not-faster"), help="exit 1 when an arm is slower, or when none is faster"
-    )
-    parser.add_argument("--format", choices=("text", "json", "md"), default="text", help="default text")
-    add_output(parser)
+
+
+def enough_of(arguments: argparse.Namespace) -> Enough:
+    """How long each run is watched."""
+    seconds = None if arguments.steps else arguments.seconds or _DEFAULT_SECONDS
+    return Enough(seconds, arguments.steps, arguments.patience)
+
+
+def say_where_it_writes(arguments: argparse.Namespace) -> None:
+    """Warns that the runs write what the program writes."""
+    if not arguments.scratch:
+        say(
+            "gpuwatch: each run writes its checkpoints and logs where the program always does; "
+            "--scratch gives it an empty folder"
+        )
 
 
 def trial(arguments: argparse.Namespace) -> int:
@@ -93,17 +113,12 @@ def trial(arguments: argparse.Namespace) -> int:
         command = checked_command(arguments.command_line)
     except TrialError as error:
         raise GpuwatchError(str(error)) from error
-    _check_hook(command)
+    check_hook(command)
     write = output_to(arguments.output)
-    seconds = None if arguments.steps else arguments.seconds or _DEFAULT_SECONDS
-    enough = Enough(seconds, arguments.steps, arguments.patience)
+    enough = enough_of(arguments)
     environment = inherited_environment()
     experiment = Experiment(arms, arguments.runs, arguments.min_effect, command, environment)
-    if not arguments.scratch:
-        say(
-            "gpuwatch: each run writes its checkpoints and logs where the program always does; "
-            "--scratch gives it an empty folder"
-        )
+    say_where_it_writes(arguments)
     _perform(experiment, command, environment, enough, scratch=arguments.scratch)
     result = _result(experiment, command, enough, scratch=arguments.scratch)
     if arguments.format == "json":
@@ -115,7 +130,7 @@ def trial(arguments: argparse.Namespace) -> int:
     return _exit_code(result, arguments.fail_if)
 
 
-def _check_hook(command: list[str]) -> None:
+def check_hook(command: list[str]) -> None:
     """Refuses what would run without the hook, which makes the changes and counts the steps."""
     if sys.platform != "linux":
         raise GpuwatchError("a trial needs the hook's link, which exists on Linux only")
@@ -137,10 +152,14 @@ def _perform(
         try:
             experiment.perform(runner, progress)
         except TrialError as error:
-            hint = "; with --scratch it runs in an empty folder: give absolute paths of its data" if scratch else ""
-            raise GpuwatchError(f"{error}{hint}") from error
+            raise GpuwatchError(f"{error}{scratch_hint(scratch)}") from error
         finally:
             progress.clear()
+
+
+def scratch_hint(scratch: bool) -> str:
+    """What may be the reason that nothing runs."""
+    return "; with --scratch it runs in an empty folder: give absolute paths of its data" if scratch else ""
 
 
 def _result(experiment: Experiment, command: list[str], enough: Enough, *, scratch: bool) -> TrialResult:
@@ -187,7 +206,7 @@ def _whole(text: str, least: int, most: int, what: str) -> int:
     return int(text)
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
     value = duration(text)
     if value <= 0:
         raise argparse.ArgumentTypeError("0 seconds measure nothing")
@@ -212,9 +231,10 @@ class TrialProgress:
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._shown = 0
 
-    def begins(self, arm: Arm, place: int, of: int) -> Callable[[Steady | None], None]:
-        """A run begins; the first run, which does not count, has place 0."""
-        self._head = f"first run ({arm.label}), not counted" if place == 0 else f"run {place} of {of}: {arm.label}"
+    def begins(self, arm: Arm, place: int, of: int | str) -> Callable[[Steady | None], None]:
+        """A run begins; the first run, which does not count, has place 0. `of`: how many there are, or what is left."""
+        left = f" of {of}" if isinstance(of, int) else f" ({of})" if of else ""
+        self._head = f"first run ({arm.label}), not counted" if place == 0 else f"run {place}{left}: {arm.label}"
         self._show("starting")
         began = time.monotonic()
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gpuwatch.samples import LoaderFacts, ModelFacts, RunFacts
 from gpuwatch.trial.changes import LOADER, Arm, Change, Place, TrialError, command_of
-from gpuwatch.trial.results import ArmResult, Judgement, Metric, Prediction, RunResult, Steady, judge
+from gpuwatch.trial.results import ArmResult, Failure, Judgement, Metric, Prediction, RunResult, Steady, judge
 
 OnProgress = Callable[[Steady | None], None]
 
@@ -119,11 +119,7 @@ class Experiment:
             self._closed.add(arm)
         is_first = arm is None or arm == self.arms[0]
         if is_first and not any(each.counts for each in self._runs.get(self.arms[0], ())):
-            printed = "".join(f"\n  {line}" for line in run.failure.last_lines)
-            raise TrialError(
-                f"the unchanged program gives no figure to compare with: {run.failure.reason}"
-                + (f"; its last lines:{printed}" if printed else "; it printed nothing")
-            )
+            raise nothing_to_compare(run.failure)
         return False
 
     def _leave_out_what_is_so(self, probe: RunResult) -> None:
@@ -137,14 +133,10 @@ class Experiment:
             )
 
     def _place(self, probe: RunResult) -> Place | None:
-        loader = probe.loader
-        if loader is not None and loader.file is not None and loader.line is not None:
-            return loader.file, loader.line
-        if loader is not None and any(change.name in LOADER for arm in self.arms for change in arm.changes):
-            self.notes.append(
-                "where the training's DataLoader is built could not be seen, so all DataLoaders were changed"
-            )
-        return None
+        place = loader_place(probe)
+        if place is None and probe.loader is not None and any(_sets_loader(arm) for arm in self.arms):
+            self.notes.append(EVERY_LOADER)
+        return place
 
     def _judge_effect(self, arm: Arm, run: RunResult) -> None:
         """An arm of which nothing took effect is not run again: it would be the first arm under another name."""
@@ -157,6 +149,30 @@ class Experiment:
 
     def _is_void(self, arm: Arm) -> bool:
         return bool(arm.changes) and len(self._ineffective.get(arm, ())) == len(arm.changes)
+
+
+def nothing_to_compare(failure: Failure) -> TrialError:
+    """What ends a trial of a program that fails as it is."""
+    printed = "".join(f"\n  {line}" for line in failure.last_lines)
+    return TrialError(
+        f"the unchanged program gives no figure to compare with: {failure.reason}"
+        + (f"; its last lines:{printed}" if printed else "; it printed nothing")
+    )
+
+
+EVERY_LOADER = "where the training's DataLoader is built could not be seen, so all DataLoaders were changed"
+
+
+def loader_place(probe: RunResult) -> Place | None:
+    """Where the training's DataLoader is built, as the run that does not count shows it."""
+    loader = probe.loader
+    if loader is None or loader.file is None or loader.line is None:
+        return None
+    return loader.file, loader.line
+
+
+def _sets_loader(arm: Arm) -> bool:
+    return any(change.name in LOADER for change in arm.changes)
 
 
 _TF32 = ("high", "medium")

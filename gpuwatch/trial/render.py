@@ -132,7 +132,7 @@ def _arm(each: ArmResult, metric: Metric) -> Json:
         "verdict": judgement.verdict,
         "verdict_words": verdict_words(judgement),
         "change": judgement.ratio,
-        "interval": _interval(judgement.interval),
+        "interval": interval_document(judgement.interval),
         "detectable": judgement.detectable,
         "predicted": promised and {"low": promised.gain.low, "high": promised.gain.high, "rule": promised.rule},
         "ineffective": list(each.ineffective),
@@ -140,7 +140,8 @@ def _arm(each: ArmResult, metric: Metric) -> Json:
     }
 
 
-def _interval(interval: Interval | None) -> Json | None:
+def interval_document(interval: Interval | None) -> Json | None:
+    """An interval in JSON."""
     if interval is None:
         return None
     return {
@@ -182,7 +183,7 @@ def render_text(result: TrialResult) -> str:
     sentences = [printable(line) for first, more in _sentences(result) for line in (first, *(f"    {m}" for m in more))]
     lines = [*map(printable, _title(result)), "", *_table(rows), "", *sentences]
     if result.patch:
-        lines += ["", "The best arm as a patch (`git apply` takes this whole text):", "", *_patch_lines(result)]
+        lines += ["", "The best arm as a patch (`git apply` takes this whole text):", "", *patch_lines(result.patch)]
     return "\n".join(lines) + "\n"
 
 
@@ -196,7 +197,7 @@ def render_markdown(result: TrialResult) -> str:
         if more:
             lines += ["", code_block("\n".join(printable(line.strip()) for line in more)), ""]
     if result.patch:
-        text = "\n".join(_patch_lines(result)).expandtabs(4)
+        text = "\n".join(patch_lines(result.patch)).expandtabs(4)
         lines += ["", "<details><summary>The best arm as a patch</summary>", "", code_block(text, "diff"), "</details>"]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -276,9 +277,9 @@ def _sentences(result: TrialResult) -> list[tuple[str, tuple[str, ...]]]:
     return [*found, *((sentence, ()) for sentence in rest)]
 
 
-def _patch_lines(result: TrialResult) -> list[str]:
+def patch_lines(patch: bytes) -> list[str]:
     """The patch as it may be shown: tabs, blanks and carriage returns at the ends of lines are part of it."""
-    lines = result.patch.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n")
+    lines = patch.decode("utf-8", "backslashreplace").removesuffix("\n").split("\n")
     shown = ["\t".join(map(printable, line.removesuffix("\r").split("\t"))) for line in lines]
     return [text + "\r" * line.endswith("\r") for text, line in zip(shown, lines, strict=True)]
 

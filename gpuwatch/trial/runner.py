@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from types import TracebackType
 
+from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.clock import SystemClock
 from gpuwatch.monitor.monitor import Monitor, Source
 from gpuwatch.monitor.snapshot import Origin, Snapshot
@@ -31,6 +32,7 @@ from gpuwatch.timeline.runs import sums_of_rows
 from gpuwatch.timeline.steps import head_batches
 from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.timeline.trainer import TrainerHistory
+from gpuwatch.timeline.windows import Scene
 from gpuwatch.trial import process_guard
 from gpuwatch.trial.changes import Arm, Place, TrialError, command_of, environment_of, for_scratch, overrides_of
 from gpuwatch.trial.results import Failure, Prediction, RunResult, Steady, Thermal, predict
@@ -74,22 +76,31 @@ class Runner:
         self._folder.cleanup()
 
     def probe(self, arms: tuple[Arm, ...], on_progress: OnProgress) -> tuple[RunResult, dict[Arm, Prediction]]:
-        """A first run as it is, with all that gpuwatch can see of it, and what the rules promise for each arm.
+        """A first run as it is, and what the rules promise for each arm."""
+        run, scene, findings = self._first(on_progress)
+        found = {arm: predict(arm, scene, findings) for arm in arms}
+        return run, {arm: each for arm, each in found.items() if each is not None}
 
-        It does not count: the readings cost a little, and files that it reads are then in memory for all arms alike.
-        """
+    def look(self, on_progress: OnProgress) -> tuple[RunResult, tuple[Finding, ...]]:
+        """A first run as it is, and what the rules find in it."""
+        run, _, findings = self._first(on_progress)
+        return run, findings
+
+    def _first(self, on_progress: OnProgress) -> tuple[RunResult, Scene | None, tuple[Finding, ...]]:
+        """It does not count: with all readings it costs a little, and the files it reads are in memory after it."""
         from gpuwatch.monitor.wiring import live_monitor
 
-        promised: dict[Arm, Prediction] = {}
+        scene: Scene | None = None
+        findings: tuple[Finding, ...] = ()
 
         def at_end(monitor: Monitor) -> None:
+            nonlocal scene, findings
             scene = monitor.final_scene(_WINDOW_SECONDS)
             findings = monitor.snapshot().findings
-            found = {arm: predict(arm, scene, findings) for arm in arms}
-            promised.update({arm: each for arm, each in found.items() if each is not None})
 
         monitor = live_monitor(hook_folder=self._meeting_place())
-        return self._watched(Arm(), None, monitor, -1, on_progress, at_end), promised
+        run = self._watched(Arm(), None, monitor, -1, on_progress, at_end)
+        return run, scene, findings
 
     def run(self, arm: Arm, at: Place | None, place: int, on_progress: OnProgress) -> RunResult:
         """One run that counts: only its steps and the GPUs are watched, for every arm alike."""

@@ -1,0 +1,174 @@
+"""`gpuwatch tune`: from what the findings advise to the settings that are proved faster, as one patch."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from gpuwatch._version import __version__
+from gpuwatch.cli.arguments import add_output
+from gpuwatch.cli.output import ExitCode, GpuwatchError, append_step_summary, output_to, say
+from gpuwatch.cli.run import hooked_environment, inherited_environment
+from gpuwatch.cli.signals import StopSignals
+from gpuwatch.cli.trial import (
+    TrialProgress,
+    add_runs,
+    check_hook,
+    enough_of,
+    positive,
+    say_where_it_writes,
+    scratch_hint,
+)
+from gpuwatch.edits.source import read_source
+from gpuwatch.numbers import duration_words
+from gpuwatch.text import json_text
+from gpuwatch.trial.changes import Arm, TrialError, checked_command
+from gpuwatch.trial.render import patch_of
+from gpuwatch.trial.results import RunResult, Steady
+from gpuwatch.trial.runner import Runner, Stopping
+from gpuwatch.trial.tuned import TuneResult, document, render_markdown, render_text
+from gpuwatch.trial.tuning import Tuning
+
+_BUDGET_SECONDS = 1200.0
+_EXAMPLES = """\
+examples:
+  gpuwatch tune -- python train.py
+  gpuwatch tune loader --budget 10m -- python train.py --epochs 1
+  gpuwatch tune --format md -o tuned.md -- python train.py
+
+It tries what the findings of a first run advise and the hook can set: num_workers, prefetch_factor,
+persistent_workers, pin_memory, in_order, non_blocking, tf32, cudnn_benchmark, compile. It never changes what
+is trained: batch size, learning rate and precision stay yours.
+
+exit codes: 0 done, also with nothing to gain; 2 nothing could be measured; 130 interrupted, with what is known so far.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line of `gpuwatch tune`."""
+    parser.usage = "gpuwatch tune [loader] [OPTION ...] -- COMMAND..."
+    parser.description = (
+        "Runs COMMAND once as it is, then tries the settings that its findings advise, each in fresh processes\n"
+        "in turns with what was best before, keeps what is proved faster, and ends with one patch.\n"
+        "The hook applies the settings; no file is edited unless --yes-apply asks for it."
+    )
+    parser.epilog = _EXAMPLES
+    parser.set_defaults(command_line=[])
+    parser.add_argument(
+        "only", nargs="?", choices=("loader",), metavar="loader", help="only the settings of the training's DataLoader"
+    )
+    parser.add_argument(
+        "--budget", type=positive, default=_BUDGET_SECONDS, metavar="TIME", help="such as 20m or 2h (default 20m)"
+    )
+    parser.add_argument(
+        "--runs", type=int, choices=range(2, 21), default=3, metavar="N", help="runs of what is kept, 2-20 (default 3)"
+    )
+    add_runs(parser)
+    parser.add_argument(
+        "--yes-apply", action="store_true", help="apply the patch, in a git work tree without uncommitted changes"
+    )
+    parser.add_argument("--format", choices=("text", "json", "md"), default="text", help="default text")
+    add_output(parser)
+
+
+def tune(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    try:
+        command = checked_command(arguments.command_line)
+    except TrialError as error:
+        raise GpuwatchError(str(error).replace("gpuwatch trial num_workers=8", "gpuwatch tune")) from error
+    check_hook(command)
+    if arguments.yes_apply:
+        _check_work_tree()
+    write, enough = output_to(arguments.output), enough_of(arguments)
+    say_where_it_writes(arguments)
+    environment, stopping = inherited_environment(), Stopping()
+    progress = _Progress(arguments.budget)
+    tuning = Tuning(
+        command,
+        environment,
+        runs_per_arm=arguments.runs,
+        min_effect=arguments.min_effect,
+        only_loader=arguments.only == "loader",
+        has_time=progress.has_time,
+    )
+    with (
+        StopSignals(stopping),
+        Runner(command, environment, hooked_environment, enough, arguments.scratch, stopping) as runner,
+    ):
+        try:
+            tuning.perform(runner, progress)
+        except TrialError as error:
+            raise GpuwatchError(f"{error}{scratch_hint(arguments.scratch)}") from error
+        finally:
+            progress.clear()
+    result = TuneResult(tuning, enough.seconds, enough.steps)
+    if tuning.is_proved and tuning.first is not None:
+        patch = patch_of(tuning.kept, tuning.first, Path.cwd(), read_source)
+        result = replace(result, patch=patch.data, by_hand=patch.by_hand)
+    if arguments.format == "json":
+        text = json_text(document(result, __version__), indent=2) + "\n"
+    else:
+        text = render_markdown(result) if arguments.format == "md" else render_text(result)
+    write(text)
+    append_step_summary(lambda: [render_markdown(result)])
+    if arguments.yes_apply and not tuning.interrupted:
+        _apply(result.patch)
+    return ExitCode.INTERRUPTED if tuning.interrupted else ExitCode.OK
+
+
+class _Progress(TrialProgress):
+    """A line per run, with what is left of the budget; a run that may outlast it is not begun."""
+
+    def __init__(self, budget_seconds: float) -> None:
+        super().__init__()
+        self._ends = time.monotonic() + budget_seconds
+        self._began = 0.0
+        self._longest_seconds = 0.0
+
+    def has_time(self) -> bool:
+        """Whether one more run fits in, if it takes as long as the longest so far."""
+        return time.monotonic() + self._longest_seconds <= self._ends
+
+    def begins(self, arm: Arm, place: int, of: int | str = "") -> Callable[[Steady | None], None]:
+        """A run begins."""
+        self._began = time.monotonic()
+        left_seconds = max(0.0, self._ends - self._began)
+        return super().begins(arm, place, of or f"{duration_words(left_seconds)} left")
+
+    def ended(self, run: RunResult) -> None:
+        """The run has ended."""
+        self._longest_seconds = max(self._longest_seconds, time.monotonic() - self._began)
+        super().ended(run)
+
+
+def _check_work_tree() -> None:
+    """Refuses to apply a patch where it could not be told from the user's own changes."""
+    status = _git("status", "--porcelain", "--untracked-files=no")
+    if status.returncode:
+        raise GpuwatchError(
+            "--yes-apply needs a git work tree, so that the change can be undone: run it in one, or leave it out"
+        )
+    if status.stdout.strip():
+        raise GpuwatchError("--yes-apply needs a git work tree without changes: commit or stash them first")
+
+
+def _apply(patch: bytes) -> None:
+    if not patch:
+        say("gpuwatch: there is no patch to apply")
+        return
+    done = _git("apply", "-", content=patch)
+    if done.returncode:
+        raise GpuwatchError(f"the patch does not apply: {done.stderr.decode(errors='replace').strip()}")
+    say("gpuwatch: the patch is applied; `git diff` shows it, `git checkout .` takes it back")
+
+
+def _git(*words: str, content: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(["git", *words], input=content, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise GpuwatchError("--yes-apply needs git, which is not installed: leave it out, and apply by hand") from None
