@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import sys
 
-from gpuwatch._version import __version__
-
 TYPE_CHECKING = False  # typing itself is 0.8 MB, in every process of gpuwatch and in every training
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
+__version__ = "0.1.0"
 __all__ = ["__version__", "loader", "phase", "step", "watch"]
 
 

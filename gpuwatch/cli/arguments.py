@@ -8,7 +8,7 @@ from importlib import import_module
 from itertools import chain
 from typing import Any, NoReturn
 
-from gpuwatch._version import __version__
+from gpuwatch import __version__
 from gpuwatch.cli.config import DEFAULTS, add_config
 from gpuwatch.cli.output import GpuwatchError
 from gpuwatch.config import INTERVAL_SECONDS

@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from gpuwatch._version import __version__
+from gpuwatch import __version__
 from gpuwatch.cli.output import ExitCode, check_stdout, is_terminal, write_stdout, write_styled
 from gpuwatch.numbers import byte_size
 from gpuwatch.procfs import read_all, read_once, shown

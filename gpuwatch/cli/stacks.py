@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuwatch._version import __version__
+from gpuwatch import __version__
 from gpuwatch.cli.arguments import add_output, duration, number, pid
 from gpuwatch.cli.output import ExitCode, GpuwatchError, output_to, say
 from gpuwatch.cli.signals import StopSignals

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpuwatch._version import __version__
+from gpuwatch import __version__
 from gpuwatch.cli.arguments import add_output, duration
 from gpuwatch.cli.output import ExitCode, GpuwatchError, append_step_summary, output_to, say
 from gpuwatch.cli.run import flag_that_ignores_the_environment, hooked_environment, inherited_environment

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpuwatch._version import __version__
+from gpuwatch import __version__
 from gpuwatch.cli.arguments import add_output
 from gpuwatch.cli.output import ExitCode, GpuwatchError, append_step_summary, output_to, say
 from gpuwatch.cli.run import hooked_environment, inherited_environment
@@ -147,7 +147,7 @@ class _Progress(TrialProgress):
 
 
 def _check_work_tree() -> None:
-    """Refuses to apply a patch where it could not be told from the user's own changes."""
+    """Refuses to apply a patch where it would mix with the user's own changes."""
     status = _git("status", "--porcelain", "--untracked-files=no")
     if status.returncode:
         raise GpuwatchError(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuwatch._version import __version__
+from gpuwatch import __version__
 from gpuwatch.compare.comparison import (
     HEADLINE,
     UNKNOWN,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from gpuwatch._version import __version__
+from gpuwatch import __version__
 from gpuwatch.diagnosis.finding import Edit, Finding, Fix, Severity
 from gpuwatch.diagnosis.plan import in_order
 from gpuwatch.diagnosis.rules import all_rules

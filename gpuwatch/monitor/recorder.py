@@ -424,7 +424,7 @@ class Recorder:
 
 
 def _meta(snapshot: Snapshot, interval_seconds: float, command: tuple[str, ...], wall_time: float) -> RecordingMeta:
-    from gpuwatch._version import __version__
+    from gpuwatch import __version__
     from gpuwatch.recording.schema import RecordingMeta
 
     return RecordingMeta(

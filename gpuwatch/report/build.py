@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import asdict
 
-from gpuwatch._version import __version__
+from gpuwatch import __version__
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.metrics import BY_SERIES, GPU
 from gpuwatch.monitor.snapshot import ENDS, RunNow, Snapshot

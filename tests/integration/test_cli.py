@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch._version import __version__
+from gpuwatch import __version__
 from gpuwatch.cli.output import MOST_SUMMARY_BYTES
 from tests.integration.command_line import (
     PATIENCE_SECONDS,

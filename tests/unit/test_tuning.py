@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from trial_runs import facts, run, seen_with
+from trial_runs import Silent, facts, run, seen_with
 
-from gpuwatch.diagnosis.finding import CallEdit, Edit, Finding, Fix, Gain, Level, Severity, SetupEdit, TransferEdit
+from gpuwatch.diagnosis.finding import CallEdit, Edit, Finding, Fix, Gain, Level, SetupEdit, Severity, TransferEdit
 from gpuwatch.trial.changes import Arm, Change, Place, TrialError
-from gpuwatch.trial.results import Failure, RunResult, Steady
+from gpuwatch.trial.results import Failure, RunResult
 from gpuwatch.trial.tuned import TuneResult, document, headline, render_markdown, render_text
 from gpuwatch.trial.tuning import Tuning, advised
 
@@ -33,7 +33,7 @@ class FakeRuns:
 
     speed: Callable[[Arm], float | None]
     findings: tuple[Finding, ...] = ()
-    first: RunResult = field(default_factory=run)
+    first: RunResult = field(default_factory=lambda: run(of=facts(device="cuda:0")))
     scatter: float = 0.003
     made: list[str] = field(default_factory=list)
     stop_at: int | None = None
@@ -49,15 +49,7 @@ class FakeRuns:
         speed = self.speed(arm)
         if speed is None:
             return run(place, None, failure=Failure("it was killed by SIGKILL", -9))
-        return run(place, speed * self._random.gauss(1.0, self.scatter), of=seen_with(arm))
-
-
-class Silent:
-    def begins(self, arm: Arm, place: int) -> Callable[[Steady | None], None]:
-        return lambda steady: None
-
-    def ended(self, run: RunResult) -> None:
-        pass
+        return run(place, speed * self._random.gauss(1.0, self.scatter), of=replace(seen_with(arm), device="cuda:0"))
 
 
 def tuned(runs: FakeRuns, **settings: Any) -> Tuning:
@@ -191,7 +183,7 @@ class TestWhatGoesWrong:
 
     def test_a_program_that_fails_as_it_is_ends_the_search(self) -> None:
         first = run(-1, None, failure=Failure("it ended with exit code 1", 1, ("boom",)))
-        with pytest.raises(TrialError, match="nothing to compare with: it ended with exit code 1"):
+        with pytest.raises(TrialError, match="no figure to compare with: it ended with exit code 1"):
             tuned(FakeRuns(by_workers, first=first))
         with pytest.raises(TrialError, match="killed by SIGKILL"):
             tuned(FakeRuns(lambda arm: None, (finding("workers-zero", WORKERS),)))

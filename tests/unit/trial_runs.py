@@ -64,7 +64,7 @@ class FakeRuns:
 class Silent:
     """Narrates nothing."""
 
-    def begins(self, arm: Arm, place: int, of: int) -> Callable[[Steady | None], None]:
+    def begins(self, arm: Arm, place: int, of: int = 0) -> Callable[[Steady | None], None]:
         return lambda steady: None
 
     def ended(self, run: RunResult) -> None:
