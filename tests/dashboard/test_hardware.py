@@ -156,5 +156,5 @@ def test_the_host_of_a_minute_ago_is_not_shown_as_that_of_now() -> None:
 
 
 def test_processes_and_status_of_a_minute_ago_are_not_shown_as_those_of_now() -> None:
-    assert "GPU 0: its processes are those of 62 s ago." in processes(aged(62))
+    assert "GPU 0: its processes were read 62 s ago." in processes(aged(62))
     assert "of 62 s ago:" in details(aged(62))

@@ -322,7 +322,7 @@ def places(tmp_path: Path, hostile: Path) -> Iterator[dict[str, str]]:
         (["{file}", "--jsonl", "--table", "gpu"], "--table is for --csv and --parquet"),
         (["{file}", "--jsonl", "-o", "{folder}"], "is a folder"),
         (["{file}", "--csv", "-o", "{text}/tables/"], "cannot be made (Not a directory): give another -o"),
-        (["{file}", "--parquet"], "cannot go through a pipe"),
+        (["{file}", "--parquet"], "cannot be written to a pipe"),
         (["{file}", "--csv", "--from", "900"], "nothing was recorded"),
         (["{text}", "--csv"], "text"),
         (["{folder}/nowhere.gpuwatch", "--csv"], "nowhere.gpuwatch"),

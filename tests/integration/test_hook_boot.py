@@ -34,14 +34,14 @@ def test_a_python_that_never_imports_torch_loads_two_files_of_ours_and_nothing_e
 def test_importing_gpuwatch_loads_only_the_standard_library(tmp_path: Path) -> None:
     added = modules_after("import gpuwatch", tmp_path, hooked=False) - modules_after("", tmp_path, hooked=False)
     foreign = {name for name in added if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert foreign == {"gpuwatch", "gpuwatch._version"}
+    assert foreign == {"gpuwatch"}
 
 
 def test_watching_loads_only_the_standard_library_and_no_threads(tmp_path: Path) -> None:
     source = "import gpuwatch; gpuwatch.watch(); gpuwatch.step()"
     added = modules_after(source, tmp_path, hooked=False) - modules_after("", tmp_path, hooked=False)
     foreign = {name for name in added if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert {name for name in foreign if not name.startswith("gpuwatch.hook")} == {"gpuwatch", "gpuwatch._version"}
+    assert {name for name in foreign if not name.startswith("gpuwatch.hook")} == {"gpuwatch"}
     assert "threading" not in {name.partition(".")[0] for name in _imports_of_the_hook()}
 
 
