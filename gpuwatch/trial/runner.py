@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from types import TracebackType
@@ -77,16 +77,17 @@ class Runner:
 
     def probe(self, arms: tuple[Arm, ...], on_progress: OnProgress) -> tuple[RunResult, dict[Arm, Prediction]]:
         """A first run as it is, and what the rules promise for each arm."""
-        run, scene, findings = self._first(on_progress)
+        run, scene, findings = self._first(self.enough, on_progress)
         found = {arm: predict(arm, scene, findings) for arm in arms}
         return run, {arm: each for arm, each in found.items() if each is not None}
 
     def look(self, on_progress: OnProgress) -> tuple[RunResult, tuple[Finding, ...]]:
-        """A first run as it is, and what the rules find in it."""
-        run, _, findings = self._first(on_progress)
+        """A first run as it is, long enough for the rules to judge it, and what they find in it."""
+        enough = replace(self.enough, seconds=max(self.enough.seconds or 0.0, LOOK_SECONDS))
+        run, _, findings = self._first(enough, on_progress)
         return run, findings
 
-    def _first(self, on_progress: OnProgress) -> tuple[RunResult, Scene | None, tuple[Finding, ...]]:
+    def _first(self, enough: Enough, on_progress: OnProgress) -> tuple[RunResult, Scene | None, tuple[Finding, ...]]:
         """It does not count: with all readings it costs a little, and the files it reads are in memory after it."""
         from gpuwatch.monitor.wiring import live_monitor
 
@@ -99,7 +100,7 @@ class Runner:
             findings = monitor.snapshot().findings
 
         monitor = live_monitor(hook_folder=self._meeting_place())
-        run = self._watched(Arm(), None, monitor, -1, on_progress, at_end)
+        run = self._watched(Arm(), None, monitor, -1, enough, on_progress, at_end)
         return run, scene, findings
 
     def run(self, arm: Arm, at: Place | None, place: int, on_progress: OnProgress) -> RunResult:
@@ -109,7 +110,7 @@ class Runner:
 
         sources: list[Source] = [NvmlSource(1.0), HookLinkSource(self._meeting_place())]
         monitor = Monitor(sources, origin=Origin("live", "TRIAL"), clock=SystemClock())
-        return self._watched(arm, at, monitor, place, on_progress, lambda monitor: None)
+        return self._watched(arm, at, monitor, place, self.enough, on_progress, lambda monitor: None)
 
     def _watched(
         self,
@@ -117,6 +118,7 @@ class Runner:
         at: Place | None,
         monitor: Monitor,
         place: int,
+        enough: Enough,
         on_progress: OnProgress,
         at_end: Callable[[Monitor], None],
     ) -> RunResult:
@@ -133,7 +135,7 @@ class Runner:
                 environment["GPUWATCH_OVERRIDES"] = overrides
             with Training(command, environment, scratch=self.scratch, meeting_place=self._meeting_place()) as training:
                 return watch_run(
-                    training, monitor, self.enough, self.stopping, place=place, on_progress=on_progress, at_end=at_end
+                    training, monitor, enough, self.stopping, place=place, on_progress=on_progress, at_end=at_end
                 )
         finally:
             monitor.stop()
@@ -150,7 +152,15 @@ ENOUGH_STEPS = 30
 """A run that ends before its time counts if it has made this many settled steps."""
 
 
+LOOK_SECONDS = 10.0
+"""Of settled training, at least, before the rules are asked: some judge 8 s and more."""
+
+
 _LAST_WORDS_NS = SECOND_NS
+
+
+_DESCRIBED_NS = 2 * SECOND_NS
+"""So long, after it has settled, a run waits for what its hook says of the DataLoader: that comes a second late."""
 
 
 _HARMFUL = frozenset({"heat", "hardware brake"})
@@ -245,7 +255,9 @@ def watch_run(
     def is_over() -> bool:
         meter.update()
         quiet_ns = time.monotonic_ns() - (meter.last_step_ns or started_ns)
-        return meter.is_full or training.exit_code is not None or quiet_ns > enough.patience_seconds * SECOND_NS
+        described_ns = (meter.began_ns or started_ns) + _DESCRIBED_NS
+        is_full = meter.is_full and (meter.is_described or time.monotonic_ns() >= described_ns)
+        return is_full or training.exit_code is not None or quiet_ns > enough.patience_seconds * SECOND_NS
 
     stopping.monitor = monitor
     try:
@@ -438,6 +450,13 @@ class Meter:
         """Whether every trainer of the run has done what was asked."""
         counts = self._of_run()
         return bool(counts) and all(self._is_enough(count) for count in counts.values())
+
+    @property
+    def is_described(self) -> bool:
+        """Whether the DataLoader is known that the run waits for, if it waits for one."""
+        facts = self.facts
+        waits = any(count.sums.wait_steps for count in self._of_run().values())
+        return not waits or (facts is not None and any(loader.role == "train" for loader in facts.loaders))
 
     @property
     def began_ns(self) -> int | None:

@@ -235,7 +235,11 @@ def test_a_command_whose_reader_goes_is_ended_by_the_signal(folder: Path) -> Non
         (["./no.sh"], 127, "./no.sh does not exist; check the path"),
         (["notes.py"], 127, "notes.py is a script, not a command; start it with its interpreter: "),
         (["./notes.py"], 126, "./notes.py is not executable; start it with its interpreter: gpuwatch run python "),
-        (["./garbled"], 126, "./garbled cannot be started (Exec format error); give a program, or put the interpreter before a script"),
+        (
+            ["./garbled"],
+            126,
+            "./garbled cannot be started (Exec format error); give a program, or put the interpreter before a script",
+        ),
     ],
 )
 def test_a_command_that_cannot_be_started_is_one_sentence(

@@ -42,7 +42,7 @@ def test_a_slow_dataset_gets_workers_and_the_patch_is_applied(work: Path) -> Non
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     first = found["attempts"][0]
-    assert (first["outcome"], first["rule"]) == ("kept", "data-starvation"), found
+    assert first["outcome"] == "kept" and first["predicted"] is not None, found
     workers = found["kept"]["num_workers"]
     assert workers > 0 and found["total"]["verdict"] == "faster"
     assert found["total"]["interval"]["low"] > 1.0
