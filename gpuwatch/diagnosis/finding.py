@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -180,6 +181,27 @@ Edit = KeywordEdit | TransferEdit | SetupEdit | ModelEdit | AutocastEdit | Inter
 """A change of the user's source, as a rule asks for it: data only. gpuwatch/edits makes it, or says why it cannot."""
 
 
+CALL = "DataLoader"
+
+SETTINGS_OF: dict[str, tuple[str, str, frozenset[str]]] = {
+    "transformers": (
+        "TrainingArguments",
+        "dataloader_",
+        frozenset({"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last"}),
+    ),
+}
+"""Libraries that build the loader themselves: the user's call that takes its settings, their prefix, their names."""
+
+_TRIED_KEYWORDS = frozenset({"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "in_order"})
+_TRIED_STATEMENTS = {
+    'torch.set_float32_matmul_precision("high")': ("tf32", "true"),
+    "torch.backends.cudnn.benchmark = True": ("cudnn_benchmark", "true"),
+    "torch.backends.cudnn.benchmark = False": ("cudnn_benchmark", "false"),
+}
+
+_LITERAL = re.compile(r"\d+|True|False")
+
+
 @dataclass(frozen=True, slots=True)
 class Fix:
     """What to change. `value` is the one number computed for this machine, where there is one."""
@@ -192,6 +214,41 @@ class Fix:
     edit: Edit | None = None
     also: tuple[Edit, ...] = ()  # what belongs to the same change, at other places
     can_be_tried: bool = True  # not what speeds up an evaluation: a trial measures training alone
+
+    @property
+    def trial_settings(self) -> dict[str, str] | None:
+        """What `gpuwatch trial` sets to the same effect: {"num_workers": "3", "pin_memory": "true"}.
+
+        None where the hook cannot make the change, or a trial does not measure what it brings.
+        """
+        if self.edit is None or not self.can_be_tried:
+            return None
+        found: dict[str, str] = {}
+        for edit in (self.edit, *self.also):
+            settings = _settings_tried(edit)
+            if settings is None:
+                return None
+            found |= settings
+        return found
+
+
+def _settings_tried(edit: Edit) -> dict[str, str] | None:
+    if isinstance(edit, TransferEdit):
+        return {"non_blocking": "true"}
+    if isinstance(edit, SetupEdit):
+        return dict([_TRIED_STATEMENTS[edit.statement]]) if edit.statement in _TRIED_STATEMENTS else None
+    if isinstance(edit, ModelEdit):
+        return {"compile": "true"} if edit.statement == "{model}.compile()" else None
+    if not isinstance(edit, CallEdit | LoopEdit | SettingsEdit):
+        return None
+    prefixes = {CALL: "", **{call: prefix for call, prefix, _ in SETTINGS_OF.values()}}
+    prefix = prefixes.get(edit.call)
+    if prefix is None or not all(name.startswith(prefix) for name in edit.keywords):
+        return None
+    keywords = {name.removeprefix(prefix): text for name, text in edit.keywords.items()}
+    if not keywords.keys() <= _TRIED_KEYWORDS or not all(_LITERAL.fullmatch(text) for text in keywords.values()):
+        return None
+    return {name: text.lower() for name, text in keywords.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwatch.diagnosis.advice.fixes import tried_settings
 from gpuwatch.diagnosis.engine import why_silent
 from gpuwatch.diagnosis.finding import (
     Edit,
@@ -112,7 +111,7 @@ def trial_command(fix: Fix, run: RunWindow | None) -> str | None:
     """
     if run is None or len(run.ranks) != 1 or not run.critical.facts.command:
         return None
-    settings = tried_settings(fix)
+    settings = fix.trial_settings
     if settings is None:
         return None
     changes = " ".join(f"{name}={value}" for name, value in settings.items())

@@ -9,7 +9,6 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from gpuwatch.diagnosis.advice.cost import step_cost
-from gpuwatch.diagnosis.advice.fixes import tried_settings
 from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.advice.loader_queue import LoaderQueue, queue_model
 from gpuwatch.diagnosis.advice.starvation import Starvation, starvation_of
@@ -70,7 +69,7 @@ def _blamed(findings: Sequence[Finding]) -> str | None:
 
 def _is_of(fix: Fix, asked: dict[str, str]) -> bool:
     """Whether the fix and the arm change the same."""
-    settings = tried_settings(fix)
+    settings = fix.trial_settings
     if settings is None:
         return False
     own = {(name, value) for name, value in settings.items() if name not in _BESIDE}

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from gpuwatch.diagnosis.advice.fixes import tried_settings
 from gpuwatch.diagnosis.advice.gains import middle
 from gpuwatch.diagnosis.finding import Finding, Gain
 from gpuwatch.statistics import geometric_mean
@@ -81,7 +80,7 @@ def advised(findings: Sequence[Finding], *, only_loader: bool) -> tuple[Candidat
     """
     found: dict[tuple[Change, ...], Candidate] = {}
     for finding in findings:
-        settings = tried_settings(finding.fix) if finding.fix is not None and finding.behind is None else None
+        settings = finding.fix.trial_settings if finding.fix is not None and finding.behind is None else None
         if settings is None or (only_loader and not settings.keys() <= LOADER):
             continue
         changes = tuple(parse_change(f"{name}={value}") for name, value in settings.items())

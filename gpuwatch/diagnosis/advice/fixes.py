@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Literal
 
 from gpuwatch.diagnosis.advice.lines import HotLine, is_installed, place
 from gpuwatch.diagnosis.advice.stream import batches_per_step
 from gpuwatch.diagnosis.finding import (
+    CALL,
+    SETTINGS_OF,
     AutocastEdit,
     CallEdit,
-    Edit,
     Fix,
     IntervalEdit,
     LoopEdit,
@@ -23,63 +23,6 @@ from gpuwatch.diagnosis.finding import (
 )
 from gpuwatch.samples import LoaderFacts, ModelFacts, RunFacts
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow
-
-CALL = "DataLoader"
-
-SETTINGS_OF: dict[str, tuple[str, str, frozenset[str]]] = {
-    "transformers": (
-        "TrainingArguments",
-        "dataloader_",
-        frozenset({"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last"}),
-    ),
-}
-"""Libraries that build the loader themselves: the user's call that takes its settings, their prefix, their names."""
-
-
-_TRIED_KEYWORDS = frozenset({"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "in_order"})
-_TRIED_STATEMENTS = {
-    'torch.set_float32_matmul_precision("high")': ("tf32", "true"),
-    "torch.backends.cudnn.benchmark = True": ("cudnn_benchmark", "true"),
-    "torch.backends.cudnn.benchmark = False": ("cudnn_benchmark", "false"),
-}
-
-
-def tried_settings(fix: Fix) -> dict[str, str] | None:
-    """What `gpuwatch trial` sets to the same effect: {"num_workers": "3", "pin_memory": "true"}.
-
-    None where the hook cannot make the change, or a trial does not measure what it brings.
-    """
-    if fix.edit is None or not fix.can_be_tried:
-        return None
-    found: dict[str, str] = {}
-    for edit in (fix.edit, *fix.also):
-        settings = _settings_tried(edit)
-        if settings is None:
-            return None
-        found |= settings
-    return found
-
-
-def _settings_tried(edit: Edit) -> dict[str, str] | None:
-    if isinstance(edit, TransferEdit):
-        return {"non_blocking": "true"}
-    if isinstance(edit, SetupEdit):
-        return dict([_TRIED_STATEMENTS[edit.statement]]) if edit.statement in _TRIED_STATEMENTS else None
-    if isinstance(edit, ModelEdit):
-        return {"compile": "true"} if edit.statement == "{model}.compile()" else None
-    if not isinstance(edit, CallEdit | LoopEdit | SettingsEdit):
-        return None
-    prefixes = {CALL: "", **{call: prefix for call, prefix, _ in SETTINGS_OF.values()}}
-    prefix = prefixes.get(edit.call)
-    if prefix is None or not all(name.startswith(prefix) for name in edit.keywords):
-        return None
-    keywords = {name.removeprefix(prefix): text for name, text in edit.keywords.items()}
-    if not keywords.keys() <= _TRIED_KEYWORDS or not all(_LITERAL.fullmatch(text) for text in keywords.values()):
-        return None
-    return {name: text.lower() for name, text in keywords.items()}
-
-
-_LITERAL = re.compile(r"\d+|True|False")
 
 
 def call_code(keywords: Mapping[str, str], call: str = CALL) -> str:
