@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuwatch import __version__
-from gpuwatch.cli.arguments import add_output
+from gpuwatch.cli.arguments import add_output, number
 from gpuwatch.cli.output import ExitCode, GpuwatchError, append_step_summary, output_to, say
 from gpuwatch.cli.run import hooked_environment, inherited_environment
 from gpuwatch.cli.signals import StopSignals
@@ -26,12 +27,15 @@ from gpuwatch.cli.trial import (
 from gpuwatch.edits.source import read_source
 from gpuwatch.numbers import duration_words
 from gpuwatch.text import json_text
+from gpuwatch.trial import batch_size
+from gpuwatch.trial.batch_size import SizeSearch
 from gpuwatch.trial.changes import Arm, TrialError, checked_command
 from gpuwatch.trial.render import patch_of
 from gpuwatch.trial.results import RunResult, Steady
 from gpuwatch.trial.runner import Runner, Stopping
 from gpuwatch.trial.tuned import TuneResult, document, render_markdown, render_text
 from gpuwatch.trial.tuning import Tuning
+from gpuwatch.tune import LARGEST
 
 _BUDGET_SECONDS = 1200.0
 _EXAMPLES = """\
@@ -39,10 +43,13 @@ examples:
   gpuwatch tune -- python train.py
   gpuwatch tune loader --budget 10m -- python train.py --epochs 1
   gpuwatch tune --format md -o tuned.md -- python train.py
+  gpuwatch tune batch-size -- python train.py
+  gpuwatch tune batch-size --memory 8G --seconds 10 -- python train.py --batch-size {}
 
 It tries what the findings of a first run advise and the hook can set: num_workers, prefetch_factor,
 persistent_workers, pin_memory, in_order, non_blocking, tf32, cudnn_benchmark, compile. It never changes what
-is trained: batch size, learning rate and precision stay yours.
+is trained: batch size, learning rate and precision stay yours. `tune batch-size` searches for the smallest batch size
+that is as fast as any that fits into memory; what it changes for the optimization, it says.
 
 exit codes: 0 done, also with nothing to gain; 2 nothing could be measured; 130 interrupted, with what is known so far.
 """
@@ -50,7 +57,7 @@ exit codes: 0 done, also with nothing to gain; 2 nothing could be measured; 130 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of `gpuwatch tune`."""
-    parser.usage = "gpuwatch tune [loader] [OPTION ...] -- COMMAND..."
+    parser.usage = "gpuwatch tune [loader | batch-size] [OPTION ...] -- COMMAND..."
     parser.description = (
         "Runs COMMAND once as it is, then tries the settings that its findings advise, each in fresh processes\n"
         "in turns with what was best before, keeps what is proved faster, and ends with one patch.\n"
@@ -59,7 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.set_defaults(command_line=[])
     parser.add_argument(
-        "only", nargs="?", choices=("loader",), metavar="loader", help="only the settings of the training's DataLoader"
+        "what",
+        nargs="?",
+        choices=("loader", "batch-size"),
+        metavar="loader | batch-size",
+        help="only the settings of the training's DataLoader; or its batch size",
     )
     parser.add_argument(
         "--budget", type=positive, default=_BUDGET_SECONDS, metavar="TIME", help="such as 20m or 2h (default 20m)"
@@ -70,6 +81,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs(parser)
     parser.add_argument(
         "--yes-apply", action="store_true", help="apply the patch, in a git work tree without uncommitted changes"
+    )
+    sizes = parser.add_argument_group("batch-size")
+    sizes.add_argument("--start", type=_size, metavar="N", help="the first size (default: the program's, or 8 for {})")
+    sizes.add_argument("--most", type=_size, default=LARGEST, metavar="N", help="the largest size")
+    sizes.add_argument(
+        "--memory", type=_memory, metavar="SIZE", help="the memory of this machine that a run may take, such as 8G"
+    )
+    sizes.add_argument(
+        "--target-utilization", type=_percent, metavar="PERCENT", help="the smallest size that keeps GPUs so busy"
     )
     parser.add_argument("--format", choices=("text", "json", "md"), default="text", help="default text")
     add_output(parser)
@@ -82,6 +102,8 @@ def tune(arguments: argparse.Namespace) -> int:
     except TrialError as error:
         raise GpuwatchError(str(error).replace("gpuwatch trial num_workers=8", "gpuwatch tune")) from error
     check_hook(command)
+    if arguments.what == "batch-size":
+        return _tune_batch_size(arguments, command)
     if arguments.yes_apply:
         _check_work_tree()
     write, enough = output_to(arguments.output), enough_of(arguments)
@@ -93,7 +115,7 @@ def tune(arguments: argparse.Namespace) -> int:
         environment,
         runs_per_arm=arguments.runs,
         min_effect=arguments.min_effect,
-        only_loader=arguments.only == "loader",
+        only_loader=arguments.what == "loader",
         has_time=progress.has_time,
     )
     with (
@@ -119,6 +141,67 @@ def tune(arguments: argparse.Namespace) -> int:
     if arguments.yes_apply and not tuning.interrupted:
         _apply(result.patch)
     return ExitCode.INTERRUPTED if tuning.interrupted else ExitCode.OK
+
+
+def _tune_batch_size(arguments: argparse.Namespace, command: list[str]) -> int:
+    if arguments.yes_apply:
+        raise GpuwatchError("a batch size changes what is trained: without --yes-apply it is found, and yours to set")
+    write, enough = output_to(arguments.output), enough_of(arguments)
+    enough = replace(enough, host_bytes=math.inf if arguments.memory is None else arguments.memory)
+    say_where_it_writes(arguments)
+    environment, stopping = inherited_environment(), Stopping()
+    progress = _Progress(arguments.budget)
+    search = SizeSearch(
+        command,
+        start=arguments.start,
+        most=arguments.most,
+        budget_bytes=arguments.memory,
+        target_percent=arguments.target_utilization,
+        has_time=progress.has_time,
+    )
+    with (
+        StopSignals(stopping),
+        Runner(command, environment, hooked_environment, enough, arguments.scratch, stopping) as runner,
+    ):
+        try:
+            search.perform(runner, progress)
+        except TrialError as error:
+            raise GpuwatchError(f"{error}{scratch_hint(arguments.scratch)}") from error
+        finally:
+            progress.clear()
+    if arguments.format == "json":
+        text = json_text(batch_size.document(search, __version__), indent=2) + "\n"
+    else:
+        as_markdown = arguments.format == "md"
+        text = batch_size.render_markdown(search) if as_markdown else batch_size.render_text(search)
+    write(text)
+    append_step_summary(lambda: [batch_size.render_markdown(search)])
+    if search.interrupted:
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK if search.recommended is not None else ExitCode.CANNOT_MEASURE
+
+
+def _size(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= LARGEST:
+        raise argparse.ArgumentTypeError(f"a batch size is a number from 1 to {LARGEST}, not {text!r}")
+    return int(text)
+
+
+def _percent(text: str) -> float:
+    value = number(text)
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"a utilization is above 0 and at most 100 %, not {text!r}")
+    return value
+
+
+_BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def _memory(text: str) -> float:
+    unit = _BYTES.get(text[-1:].upper())
+    if unit is None or not 0 < number(text[:-1]) * unit < 1 << 50:
+        raise argparse.ArgumentTypeError(f"memory is given with its unit, such as 500M or 8G, not {text!r}")
+    return number(text[:-1]) * unit
 
 
 class _Progress(TrialProgress):

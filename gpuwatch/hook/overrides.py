@@ -113,7 +113,10 @@ def _changed(
     Settings that cannot hold without workers go with the workers.
     """
     wanted = {name: value for name, value in _asked["loader"].items() if name in names}
-    given = {**dict(zip(names, arguments)), **named, **wanted}  # noqa: B905 - Python 3.8 has no strict
+    given = {**dict(zip(names, arguments)), **named}  # noqa: B905 - Python 3.8 has no strict
+    if given.get("batch_sampler") is not None or given.get("batch_size", 1) is None:
+        wanted.pop("batch_size", None)  # something else makes its batches
+    given.update(wanted)
     count = given.get("num_workers")
     if count is None or (type(count) is int and not count):
         dropped = {name: value for name, value in _NEED_WORKERS.items() if name in given}

@@ -48,6 +48,8 @@ class Change:
 
     def __str__(self) -> str:
         """As it is written on the command line."""
+        if self.name == PLACEHOLDER:
+            return f"batch size {self.value}"
         if self.value is None:
             return f"{self.name}=none" if self.name in SETTINGS else self.name
         return f"{self.name}={str(self.value).lower() if isinstance(self.value, bool) else self.value}"
@@ -104,6 +106,10 @@ SETTINGS: dict[str, Callable[[str, str], Value]] = {
 }
 LOADER = frozenset({"num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "in_order"})
 """Keywords of a DataLoader."""
+BATCH_SIZE = "batch_size"
+"""A keyword of it that only the search for a batch size sets: it changes what is trained."""
+PLACEHOLDER = "{}"
+"""Where a command takes the batch size that is searched for."""
 
 
 def parse_change(text: str) -> Change:
@@ -218,7 +224,7 @@ def overrides_of(arm: Arm, place: Place | None) -> str | None:
     Loaders of other lines stay as they are: a patch for the training's loader would not touch them either.
     """
     asked: dict[str, object] = {}
-    loader = arm.of(LOADER)
+    loader = arm.of(LOADER | {BATCH_SIZE})
     if loader:
         asked = {"loader": loader, "at": place}
     for name, value in arm.of(frozenset({"tf32", "cudnn_benchmark", "compile", "non_blocking"})).items():
@@ -231,7 +237,8 @@ def overrides_of(arm: Arm, place: Place | None) -> str | None:
 
 def command_of(arm: Arm, command: Sequence[str]) -> list[str]:
     """The command with the arm's flags: a flag that is there gets the new value, another one is appended."""
-    words = list(command)
+    size = arm.of(frozenset({PLACEHOLDER})).get(PLACEHOLDER)
+    words = list(command) if size is None else [word.replace(PLACEHOLDER, str(size)) for word in command]
     for name, value in arm.below("arg.").items():
         words = _with_flag(words, name, value)
     return words

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuwatch.samples import LoaderFacts, ModelFacts, RunFacts
-from gpuwatch.trial.changes import LOADER, Arm, Change, Place, TrialError, command_of
+from gpuwatch.trial.changes import BATCH_SIZE, LOADER, PLACEHOLDER, Arm, Change, Place, TrialError, command_of
 from gpuwatch.trial.results import ArmResult, Failure, Judgement, Metric, Prediction, RunResult, Steady, judge
 
 OnProgress = Callable[[Steady | None], None]
@@ -191,9 +191,9 @@ def already_so(arm: Arm, probe: RunResult, command: Sequence[str], environment: 
 
 def _missing(change: Change, run: RunResult) -> str | None:
     facts = run.facts
-    if facts is None or change.name.startswith(("env.", "arg.")):
+    if facts is None or change.name == PLACEHOLDER or change.name.startswith(("env.", "arg.")):
         return None  # given to every process that starts: whether it respects them is its own affair
-    if change.name in LOADER:
+    if change.name in LOADER | {BATCH_SIZE}:
         return _missing_of_loader(change, facts, run.loader)
     if change.name == "compile":
         wanted, seen = change.value, facts.model.compiled

@@ -156,6 +156,7 @@ class Failure:
     reason: str
     exit_code: int | None = None
     last_lines: tuple[str, ...] = ()
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +170,23 @@ class Thermal:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What a run took of the machine at its peak, and the mean utilization of its GPUs while steps were counted.
+
+    The GPU's own count, that of the fullest, holds the CUDA context and other processes, too; torch's peaks are those
+    of the largest rank.
+    """
+
+    utilization_percent: float | None = None
+    gpu_used_bytes: int | None = None
+    gpu_total_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    out_of_memory_count: int | None = None  # how often torch ran out of the GPU's memory, as it counts
+    host_bytes: int | None = None  # of all its processes, shared pages once; None where it was not asked for
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """One run of the program. `place` counts all runs of the trial from 0; the probe, which does not count, has -1."""
 
@@ -178,6 +196,7 @@ class RunResult:
     failure: Failure | None = None
     thermal: Thermal | None = None
     interrupted: bool = False
+    usage: Usage = Usage()
 
     @property
     def counts(self) -> bool:

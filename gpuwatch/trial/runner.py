@@ -24,7 +24,8 @@ from gpuwatch.diagnosis.finding import Finding
 from gpuwatch.monitor.clock import SystemClock
 from gpuwatch.monitor.monitor import Monitor, Source
 from gpuwatch.monitor.snapshot import Origin, Snapshot
-from gpuwatch.numbers import signal_name
+from gpuwatch.numbers import byte_size, signal_name
+from gpuwatch.procfs import keyed_int, read_all, read_once, read_status
 from gpuwatch.samples import RunFacts
 from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.timeline.figures import StepSums, run_rate
@@ -35,7 +36,8 @@ from gpuwatch.timeline.trainer import TrainerHistory
 from gpuwatch.timeline.windows import Scene
 from gpuwatch.trial import process_guard
 from gpuwatch.trial.changes import Arm, Place, TrialError, command_of, environment_of, for_scratch, overrides_of
-from gpuwatch.trial.results import Failure, Prediction, RunResult, Steady, Thermal, predict
+from gpuwatch.trial.results import Failure, Prediction, RunResult, Steady, Thermal, Usage, predict
+from gpuwatch.tune import is_out_of_memory_text
 
 OnProgress = Callable[[Steady | None], None]
 _WINDOW_SECONDS = 60.0
@@ -183,18 +185,26 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Enough:
-    """When a run has been watched long enough: training seconds, or steps; and how long to wait for a step."""
+    """When a run has been watched long enough: training seconds, or steps; and how long to wait for a step.
+
+    `host_bytes`: the memory of the host at which a run is ended; infinite where it is only measured, None where it is
+    not even that, for to read it holds up a process that allocates.
+    """
 
     seconds: float | None
     steps: int | None = None
     patience_seconds: float = PATIENCE_SECONDS
+    host_bytes: float | None = None
 
 
 @dataclass(slots=True)
-class _Heat:
+class _Polls:
     """The polls of the run's GPUs while steps were counted."""
 
     celsius: list[float] = field(default_factory=list)
+    utilization: list[float] = field(default_factory=list)
+    used_bytes: int | None = None
+    total_bytes: int | None = None
     polls: int = 0
     slowed: Counter[str] = field(default_factory=Counter)
 
@@ -211,8 +221,15 @@ class _Heat:
             self.celsius.append(max(warm))
         reasons = {word for gpu in gpus for word in gpu.throttled_by if word in _HARMFUL}
         self.slowed.update(reasons)
+        busy = [gpu.latest.utilization_percent for gpu in gpus if gpu.latest is not None]
+        if None not in busy:
+            self.utilization.append(fmean(each for each in busy if each is not None))
+        for gpu in gpus:
+            taken = gpu.latest.memory_used_bytes if gpu.latest is not None else None
+            if taken is not None and taken >= (self.used_bytes or 0):
+                self.used_bytes, self.total_bytes = taken, gpu.facts.memory_total_bytes
 
-    def result(self) -> Thermal | None:
+    def thermal(self) -> Thermal | None:
         """None where there is no GPU."""
         if not self.polls:
             return None
@@ -244,12 +261,14 @@ def watch_run(
         at_end: called before the run is ended, with all that was seen of it.
     """
     meter = Meter(monitor.timeline, enough.seconds, enough.steps)
-    heat = _Heat()
-    started_ns = time.monotonic_ns()
+    polls, host = _Polls(), _HostPeak(training)
+    started_ns, oom_kills = time.monotonic_ns(), _oom_kills()
 
     def on_tick(snapshot: Snapshot) -> None:
         if meter.began_ns is not None:
-            heat.see(snapshot)
+            polls.see(snapshot)
+        if enough.host_bytes is not None:
+            host.read()
         on_progress(meter.steady())
 
     def is_over() -> bool:
@@ -257,7 +276,9 @@ def watch_run(
         quiet_ns = time.monotonic_ns() - (meter.last_step_ns or started_ns)
         described_ns = (meter.began_ns or started_ns) + _DESCRIBED_NS
         is_full = meter.is_full and (meter.is_described or time.monotonic_ns() >= described_ns)
-        return is_full or training.exit_code is not None or quiet_ns > enough.patience_seconds * SECOND_NS
+        is_too_large = enough.host_bytes is not None and host.peak_bytes > enough.host_bytes
+        is_stuck = quiet_ns > enough.patience_seconds * SECOND_NS
+        return is_too_large or is_full or is_stuck or training.exit_code is not None
 
     stopping.monitor = monitor
     try:
@@ -269,14 +290,55 @@ def watch_run(
             meter.update()
         at_end(monitor)
         facts, steady = meter.facts, meter.steady()
+        usage = _usage(monitor.timeline, polls, host)
         training.end()
     finally:
         stopping.monitor = None
         monitor.stop()
     failure = None
-    if not stopping.asked and not meter.is_full:
-        failure = _failure(training, exit_code, steady, facts is not None, enough)
-    return RunResult(place, steady, facts, failure, heat.result(), interrupted=stopping.asked and not meter.is_full)
+    if enough.host_bytes is not None and host.peak_bytes > enough.host_bytes:
+        taken, limit = byte_size(host.peak_bytes), byte_size(enough.host_bytes)
+        failure = Failure(f"it took {taken} of memory, more than the budget of {limit}", out_of_memory=True)
+    elif not stopping.asked and not meter.is_full:
+        killed = _oom_kills() - oom_kills
+        failure = _failure(training, exit_code, steady, facts is not None, enough, oom_kills=killed)
+    interrupted = stopping.asked and not meter.is_full
+    return RunResult(place, steady, facts, failure, polls.thermal(), interrupted=interrupted, usage=usage)
+
+
+def _usage(timeline: Timeline, polls: _Polls, host: _HostPeak) -> Usage:
+    with timeline.lock:
+        memory = [totals for each in timeline.trainers.values() if (totals := each.memory.totals(0, 0)) is not None]
+    return Usage(
+        utilization_percent=fmean(polls.utilization) if polls.utilization else None,
+        gpu_used_bytes=polls.used_bytes,
+        gpu_total_bytes=polls.total_bytes,
+        allocated_bytes=max((each.allocated_peak_bytes or 0 for each in memory), default=0) or None,
+        out_of_memory_count=max((each.out_of_memory or 0 for each in memory), default=None),
+        reserved_bytes=max((each.reserved_peak_bytes or 0 for each in memory), default=0) or None,
+        host_bytes=host.peak_bytes or None,
+    )
+
+
+@dataclass(slots=True)
+class _HostPeak:
+    """The memory of the host that a run takes: pages that processes share count once.
+
+    What one process had for a moment between two readings is in its own peak, which the kernel keeps.
+    """
+
+    training: Training
+    peak_bytes: int = 0
+
+    def read(self) -> None:
+        """Takes a reading, about 1 ms for each GB of a process."""
+        total, beyond = 0, 0
+        for pid in self.training.members():
+            rollup, status = read_once(f"/proc/{pid}/smaps_rollup"), read_status(pid)
+            total += (keyed_int(rollup, b"Pss:") or 0) if rollup else 0
+            with contextlib.suppress(KeyError, ValueError):
+                beyond = max(beyond, int(status["VmHWM"].split()[0]) - int(status["VmRSS"].split()[0]))
+        self.peak_bytes = max(self.peak_bytes, 1024 * (total + beyond))
 
 
 def _all_ended(monitor: Monitor) -> bool:
@@ -285,7 +347,13 @@ def _all_ended(monitor: Monitor) -> bool:
 
 
 def _failure(
-    training: Training, exit_code: int | None, steady: Steady | None, is_hooked: bool, enough: Enough
+    training: Training,
+    exit_code: int | None,
+    steady: Steady | None,
+    is_hooked: bool,
+    enough: Enough,
+    *,
+    oom_kills: int,
 ) -> Failure | None:
     """Why the run gives no figure; None where it ended by itself and gives one."""
     lines = training.last_lines()
@@ -299,6 +367,9 @@ def _failure(
         return Failure(
             f"it made no training step for {enough.patience_seconds:.0f} s and was stopped; {seen}", None, lines
         )
+    memory = _what_ran_out(exit_code, "\n".join(lines), oom_kills)
+    if memory is not None:
+        return Failure(f"it ran out of {memory}", exit_code, lines, out_of_memory=True)
     if exit_code < 0:
         return Failure(f"it was killed by {signal_name(-exit_code)}", exit_code, lines)
     if exit_code > 0:
@@ -309,6 +380,20 @@ def _failure(
     steps = steady.steps if steady is not None else 0
     reason = f"it ended by itself after {steps} settled steps, and a figure needs {wanted}: let it train longer"
     return Failure(reason, exit_code, lines)
+
+
+def _what_ran_out(exit_code: int, printed: str, oom_kills: int) -> str | None:
+    """Which memory a program lacked that failed; None where it failed of something else."""
+    if oom_kills and (exit_code == -signal.SIGKILL or (exit_code and "killed by signal: Killed" in printed)):
+        return "the host's memory: the kernel's OOM killer ended it"
+    if exit_code and is_out_of_memory_text(printed):
+        return "the GPU's memory" if "CUDA" in printed or "HIP" in printed else "the host's memory"
+    return None
+
+
+def _oom_kills() -> int:
+    """How many processes the kernel's OOM killer has ended since it started, on the whole machine."""
+    return keyed_int(read_all("/proc/vmstat") or b"", b"oom_kill ") or 0
 
 
 GRACE_SECONDS = 10.0
@@ -407,6 +492,12 @@ class Training:
             log.seek(max(0, self._log.stat().st_size - _TAIL_BYTES))
             text = log.read().decode("utf-8", "backslashreplace")
         return tuple(deque((line.rstrip() for line in text.splitlines() if line.strip()), maxlen=_LAST_LINES))
+
+    def members(self) -> list[int]:
+        """The processes of the run, without the one that guards it."""
+        guard = process_guard.__file__.encode()
+        every = process_guard.members(self._process.pid, self._place)
+        return [pid for pid in every if guard not in (read_once(f"/proc/{pid}/cmdline") or b"")]
 
     def _kill_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -34,8 +34,8 @@ from tests.integration.stack_training import (
 LOOKS = 500
 BETWEEN_LOOKS = 5  # batches
 NEAR = 0.2
-"""The strict comparison is a benchmark. Where other work shares the cores, a sample is more often taken while the training
-waits: on two cores with a load of 4 the share of a phase came out 0.10 too high."""
+"""The strict comparison is a benchmark. Where other work shares the cores, a sample is more often taken while the
+training waits: on two cores with a load of 4 the share of a phase came out 0.10 too high."""
 PAUSES = {"eval", "checkpoint"}
 
 

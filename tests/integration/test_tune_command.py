@@ -76,6 +76,57 @@ def test_a_program_that_does_not_train_is_reported_with_its_last_lines(work: Pat
     assert "exit code 3" in result.stderr and "no data" in result.stderr
 
 
+SIZED = """\
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Wide(Dataset):
+    def __len__(self):
+        return 4096
+
+    def __getitem__(self, index):
+        return torch.zeros(1 << 18)  # 1 MiB
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    net = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    while True:
+        for batch in DataLoader(Wide(), batch_size=8):
+            time.sleep(0.05)
+            optimizer.zero_grad()
+            net(batch[:, :1]).sum().backward()
+            optimizer.step()
+"""
+"""A step takes 50 ms and 1 ms for each sample, a batch 1 MiB for each."""
+
+
+def test_the_batch_size_is_found_that_a_memory_budget_allows(work: Path) -> None:
+    (work / "sized.py").write_text(SIZED)
+    unbounded = tuned(work, "batch-size", "--steps", "12", "--most", "8", "--format", "json", script="sized.py")
+    (alone,) = json.loads(unbounded.stdout)["sizes"]
+    budget = (alone["host_peak_bytes"] + (100 << 20)) / 0.9
+    result = tuned(
+        work, "batch-size", "--steps", "12", "--memory", f"{budget / 2**20:.0f}M", "--format", "json", script="sized.py"
+    )
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    sizes = {each["size"]: each for each in found["sizes"]}
+    too_large = [size for size, each in sizes.items() if each["outcome"] != "passed"]
+    assert too_large and found["batch_size"]["own"] == 8
+    recommended = sizes[found["batch_size"]["recommended"]]
+    assert 8 < recommended["size"] < min(too_large), sizes
+    assert recommended["samples_per_second"] > alone["samples_per_second"]
+    assert recommended["host_peak_bytes"] <= 0.9 * budget
+
+
+def test_a_loop_without_a_loader_is_asked_where_its_size_goes(work: Path) -> None:
+    refused = tuned(work, "batch-size", "--steps", "40", script="loop.py")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "no DataLoader was read in training: write {} in the command" in refused.stderr
+
+
 def test_ctrl_c_ends_the_training_too(work: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gpuwatch", "tune", "--seconds", "600", "--", sys.executable, "loop.py"]
     with subprocess.Popen(
