@@ -5,10 +5,11 @@ Of a loop without a loader the counted batches are its iterations.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from operator import attrgetter
 from statistics import median
 from typing import Any, Literal, get_args
@@ -33,6 +34,9 @@ from gpuwatch.timeline.windows import LineShare, RankWindow, Share, StackWindow,
 LOG_NS = 900 * SECOND_NS  # as long as the raw steps of a hooked trainer
 _SINGLE_NS = 120 * SECOND_NS  # twice the rules' window; older tallies are merged
 _MERGED_NS = 15 * SECOND_NS
+_SUMMED_NS = 8 * SECOND_NS
+"""A window takes tallies in sums of so many seconds: it slides once a second, and adding each one again is most of its
+cost, 8 ms with 128 workers."""
 _LONG_START_SECONDS = 30.0
 """Of waits for first batches in a window in which no epoch began: workers take that long to start nowhere."""
 _WAITING_SHARE = 0.9
@@ -161,6 +165,8 @@ class StackLog:
         """Since when all samples of the training thread were waits; None where the newest ones were not."""
         self._singles: list[_Block] = []
         self._merged: dict[int, _Block] = {}
+        self._sums: dict[int, tuple[int, _Block]] = {}
+        """Of singles by when they ended, in _SUMMED_NS: how many, and their sum."""
         self._newest_ns = 0
         self._ids: dict[_LineKey, int] = {}
         self._keys: dict[int, _LineKey] = {}
@@ -195,6 +201,7 @@ class StackLog:
         self._follow_wait(tally)
         self._newest_ns = max(self._newest_ns, tally.end_ns)
         insort(self._singles, block)
+        self._sums.pop(block.end_ns // _SUMMED_NS, None)
         self._compact()
 
     def see(self, current_line: CurrentLine) -> None:
@@ -236,16 +243,35 @@ class StackLog:
             stops: when the process was stopped: no samples were taken then.
             with_lines: to add them up is most of the work, and those of every rank are not needed.
         """
-        total = _Block(end_ns, start_ns)
         blocks = list(self._blocks(start_ns, end_ns))
-        for block in blocks:
-            total.add(block, with_lines=with_lines)
+        total = self._total(_Block(end_ns, start_ns), blocks, with_lines=with_lines)
         if not total.span_ns:
             return None
         counted = counts.between(start_ns, end_ns, (total.start_ns, total.end_ns), stops) if counts else None
         is_fresh = self.current_line is not None and start_ns < self.current_line.time_ns <= end_ns + SECOND_NS
         begun_ns = counts.first_round_ns(_usual(total.workers)) if counts else None
         return self._summed(total, blocks, counted, begun_ns, self.current_line if is_fresh else None)
+
+    def _total(self, total: _Block, blocks: Sequence[_Block], *, with_lines: bool) -> _Block:
+        """Adds blocks to one, taking the sum of those that ended in the same 8 s where the window has all of them."""
+        singles = {id(block) for block in self._singles}
+        for place, group in groupby(blocks, lambda block: block.end_ns // _SUMMED_NS if id(block) in singles else None):
+            found = list(group)
+            count, summed = self._sum_of(place) if place is not None and len(found) > 2 else (0, None)
+            for block in found if summed is None or count != len(found) else (summed,):
+                total.add(block, with_lines=with_lines)
+        return total
+
+    def _sum_of(self, place: int) -> tuple[int, _Block]:
+        if place not in self._sums:
+            start_ns, end_ns = place * _SUMMED_NS, (place + 1) * _SUMMED_NS
+            first = bisect_left(self._singles, start_ns, key=attrgetter("end_ns"))
+            found = self._singles[first : bisect_left(self._singles, end_ns, key=attrgetter("end_ns"))]
+            summed = _Block(found[0].start_ns, found[0].end_ns)
+            for block in found:
+                summed.add(block)
+            self._sums[place] = len(found), summed
+        return self._sums[place]
 
     def _summed(
         self,
@@ -338,6 +364,7 @@ class StackLog:
         """Merges what is older than 2 min and drops what is older than 15."""
         while self._singles and self._newest_ns - self._singles[0].end_ns > _SINGLE_NS:
             block = self._singles.pop(0)
+            self._sums.pop(block.end_ns // _SUMMED_NS, None)
             place = block.end_ns // _MERGED_NS
             merged = self._merged.setdefault(place, _Block(block.start_ns, block.end_ns))
             merged.add(block)

@@ -257,6 +257,22 @@ def test_late_tallies_fall_where_they_belong() -> None:
     assert window(made, 60, 120).phases["forward"].value == 1.0
 
 
+def test_a_window_that_slid_says_what_it_says_without_its_past() -> None:
+    """What was added up for an earlier window is used again, unless a late tally or the merging changed it."""
+    slid, arrived = StackLog(), []
+    order = [*range(1, 180), *range(180, 200, 2), *range(181, 200, 2)]
+    for second in order:
+        found = tally(second, {"wait": second % 7, "forward": 5}, lines=[line(second % 3, 5)], cpu_seconds=0.1)
+        arrived.append(found)
+        slid.add(found)
+        newest = max(order[: len(arrived)])
+        seen, fresh = (made.window(at(newest - 60), at(newest)) for made in (slid, log(*arrived)))
+        assert seen == fresh
+        assert seen is not None and seen.samples == sum(
+            sum(each.phases.values()) for each in arrived if at(newest - 60) < (each.start_ns + each.end_ns) // 2
+        )
+
+
 def test_tally_that_is_minutes_late_is_counted_among_the_merged() -> None:
     made = log(*tallies(300, {"wait": 100}))
     made.add(tally(30.5, {"forward": 100}))
