@@ -609,8 +609,10 @@ def in_time(pid: int, read: Callable[[], _Result]) -> _Result | None:
             _resting[pid] = began + min(_REST_PER_WAIT * took, _LONGEST_REST_SECONDS)
 
 
-_COMMAND_LIMIT = 4096
+COMMAND_LIMIT_BYTES = 4096
 _SPAWNED = "--multiprocessing-fork"
+NOTEBOOK_MODULES = ("ipykernel", "ipykernel_launcher", "colab_kernel_launcher")
+"""What starts a notebook's kernel."""
 
 
 def read_arguments(proc_root: Path | str, pid: int) -> tuple[str, ...]:
@@ -618,7 +620,7 @@ def read_arguments(proc_root: Path | str, pid: int) -> tuple[str, ...]:
 
     A program that writes a shorter one over its own (setproctitle) leaves zeros behind it.
     """
-    raw = (read_of(proc_root, pid, "cmdline", _COMMAND_LIMIT) or b"")[:_COMMAND_LIMIT].rstrip(b"\0")
+    raw = (read_of(proc_root, pid, "cmdline", COMMAND_LIMIT_BYTES) or b"")[:COMMAND_LIMIT_BYTES].rstrip(b"\0")
     return tuple(shown(argument) for argument in raw.split(b"\0")) if raw else ()
 
 

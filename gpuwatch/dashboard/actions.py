@@ -9,16 +9,32 @@ from typing import Literal
 
 from textual.binding import Binding, BindingType
 
-Place = Literal["app", "player", "main", "page", "finding", "timeline", "processes", "gpu", "attach", "list", "filter"]
+Place = Literal[
+    "app", "player", "main", "page", "finding", "timeline", "processes", "gpu", "attach", "list", "filter", "trial"
+]
 """Where a key is bound, and whose bottom line it is on: "page" is any screen of one page, "player" the app over a
 recording, "list" a list with a cursor."""
 
+PAGES: tuple[Place, ...] = ("page", "finding", "timeline", "processes", "gpu", "attach", "trial")
+"""What is opened above the main screen and left again."""
+
 State = Literal[
-    "live", "finding", "process", "everything", "candidates", "alone", "running", "held", "ended", "recording", "idle"
+    "live",
+    "finding",
+    "process",
+    "everything",
+    "candidates",
+    "alone",
+    "running",
+    "held",
+    "ended",
+    "recording",
+    "idle",
+    "several",
 ]
 """What an action on a bottom line may need: an entry under the cursor (a finding, a process, or the way back to
 everything), processes to attach to or none, a picture that runs, is held or has ended, a recording that is being
-written or none."""
+written or none, several fixes that a trial can try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +114,25 @@ ACTIONS = (
     Action(
         "c",
         "copy the fix to the clipboard (OSC 52: works over SSH where the terminal allows it)",
-        bound=(Bound("main", "c", "copy_fix"), Bound("finding", "c", "copy_fix")),
+        bound=(Bound("main", "c", "copy_fix"), Bound("finding", "c", "copy_fix"), Bound("trial", "c", "copy_trial")),
         shown=(
             Shown("main", 5, "copy fix", ("finding",)),
             Shown("player", 90, "copy fix", ("finding",)),
             Shown("finding", 10, "copy fix"),
+            Shown("trial", 10, "copy trial"),
         ),
     ),
+    Action(
+        "T",
+        "show the command that proves a finding's fix (gpuwatch trial, tune); c and C copy it",
+        bound=(Bound("main", "T", "try_fix"), Bound("finding", "T", "try_fix"), Bound("trial", "T", "app.pop_screen")),
+        shown=(
+            Shown("main", 75, "try fix", ("finding",)),
+            Shown("player", 92, "try fix", ("finding",)),
+            Shown("finding", 15, "try fix"),
+        ),
+    ),
+    Action("C", bound=(Bound("trial", "C", "copy_tune"),), shown=(Shown("trial", 20, "copy tune", ("several",)),)),
     Action(
         "s, u",
         "snooze a finding for an hour; undo the last snooze",
@@ -232,7 +260,7 @@ ACTIONS = (
         shown=(
             Shown("main", 90, "zoom"),
             Shown("player", 97, "zoom"),
-            Shown("finding", 50, "zoom"),
+            Shown("finding", 95, "zoom"),
             Shown("timeline", 10, "zoom"),
             Shown("gpu", 10, "zoom"),
         ),
@@ -248,7 +276,12 @@ ACTIONS = (
         bound=(Bound("timeline", "end", "live", first=True),),
         shown=(Shown("timeline", 30, "now"),),
     ),
-    Action("d", bound=(Bound("timeline", "d", "detail"),), shown=(Shown("timeline", 40, "detail"),)),
+    Action(
+        "d",
+        "in the timeline: show or hide the temperature, clock and memory of each GPU",
+        bound=(Bound("timeline", "d", "detail"),),
+        shown=(Shown("timeline", 40, "detail"),),
+    ),
     Action(
         "/",
         "filter findings, runs and processes; esc clears",
@@ -279,6 +312,7 @@ ACTIONS = (
             Shown("processes", 90, "help"),
             Shown("gpu", 90, "help"),
             Shown("attach", 90, "help"),
+            Shown("trial", 90, "help"),
         ),
         palette=("Help", "Keys and words"),
     ),
@@ -291,7 +325,7 @@ ACTIONS = (
             Bound("main", "escape", "clear_filter"),
             Bound("filter", "escape", "cancel"),
         ),
-        shown=tuple(Shown(place, 0, "back") for place in ("page", "finding", "timeline", "processes", "gpu", "attach")),
+        shown=tuple(Shown(place, 0, "back") for place in PAGES),
     ),
     Action(
         "q, ctrl+c",
@@ -300,7 +334,7 @@ ACTIONS = (
         shown=(
             Shown("main", 60, "quit"),
             Shown("player", 80, "quit"),
-            *(Shown(place, 99, "quit") for place in ("page", "finding", "timeline", "processes", "gpu", "attach")),
+            *(Shown(place, 99, "quit") for place in PAGES),
         ),
         palette=("Quit", "Leave gpuwatch"),
     ),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from textual import events
 from textual.app import App, SystemCommand
@@ -301,8 +301,8 @@ class DashboardApp(App[int]):
             return
         self.notify(f"Recording into {path.name}; r stops it.", markup=False)
 
-    def _refuse(self, sentence: str) -> None:
-        self.notify(say.escape(sentence), severity="error", markup=False)
+    def _refuse(self, sentence: str, severity: Literal["warning", "error"] = "error") -> None:
+        self.notify(say.escape(sentence), severity=severity, markup=False)
 
     def _open(self, screen: ViewScreen) -> None:
         """Shows a screen; the same one opened twice is left again, as pressing its key twice means."""
@@ -348,6 +348,28 @@ class DashboardApp(App[int]):
         self.copy_to_clipboard(text)
         place = place_of(finding)
         self.notify(f"Copied{f' for {place}' if place else ''}: {text}", markup=False)
+
+    def try_fix(self, finding: Finding | None) -> None:
+        """Shows the command that proves the fix before it is edited, or says why there is none."""
+        snapshot = self.view.snapshot
+        if finding is None or snapshot is None:
+            self._refuse("There is no finding here whose fix could be tried.", "warning")
+            return
+        from gpuwatch.dashboard.screens.finding import TrialScreen
+        from gpuwatch.diagnosis.proof import proof_of
+
+        run = self.view.run(finding.run)
+        trainers = [rank.facts for rank in run.ranks] if run is not None else []
+        proof = proof_of(finding, snapshot.findings, trainers)
+        if proof.trial is None:
+            self._refuse(f"There is no trial for {finding.rule}: {proof.why_not}.", "warning")
+            return
+        self._open(TrialScreen(finding, proof, trainers[0].cwd))
+
+    def copy(self, text: str) -> None:
+        """Puts a command on the clipboard."""
+        self.copy_to_clipboard(text)
+        self.notify(f"Copied: {text}", markup=False)
 
     def snooze(self, finding: Finding | None) -> None:
         if finding is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
@@ -206,6 +207,19 @@ class Page:
         for part in text.expandtabs(4).split("\n"):
             writer = LineWriter(self.width, self.look).to(2 * MARGIN)
             self.lines.append(writer.put(say.escape(part), style or self.look.text).line())
+
+    def shell(self, command: str, style: Style | None = None) -> None:
+        """A shell command, continued on further lines as a shell takes it where it is longer than the page is wide."""
+        room = self.width - 2 * MARGIN - 1
+        lines = [""]
+        for word in map(shlex.quote, shlex.split(command)):
+            if lines[-1] and cell_len(f"{lines[-1]} {word} \\") > room:
+                lines[-1] += " \\"
+                lines.append("   ")
+            lines[-1] += f" {word}" if lines[-1] else word
+        for line in lines:
+            for part in [line] if cell_len(line) <= room else say.wrap(line, room):
+                self.code(part, style)
 
     def add(self, lines: list[Line]) -> None:
         """Ready lines."""

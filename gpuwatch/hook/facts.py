@@ -8,7 +8,7 @@ import posix
 import sys
 from typing import Any, Dict, List, Mapping, Optional
 
-from . import cuda, imports, loaders, model, pauses
+from . import cuda, imports, loaders, model, pauses, wire
 from .quiet import own, quietly
 
 HOOK_VERSION = "0.1.0"
@@ -16,7 +16,6 @@ HOOK_VERSION = "0.1.0"
 REFRESH_NS = 30_000_000_000
 RETRY_NS = 1_000_000_000
 
-_ARGUMENTS = 64
 _SPAWNED = b"--multiprocessing-fork"  # the mark of a process that multiprocessing spawned
 _TEXT = 512
 _DEBUG_SWITCHES = (
@@ -44,7 +43,10 @@ def process_facts() -> Dict[str, Any]:
         _process_facts.update(
             pid=posix.getpid(),
             start_ticks=start_ticks("self"),
-            command=[word[:_TEXT].decode("utf-8", "backslashreplace") for word in words[:_ARGUMENTS]],
+            command=[
+                word[: wire.COMMAND_WORD_BYTES].decode("utf-8", "backslashreplace")
+                for word in words[: wire.COMMAND_WORDS]
+            ],
             cwd=folder,
             python="{}.{}.{}".format(*sys.version_info[:3]),
             hook=HOOK_VERSION,

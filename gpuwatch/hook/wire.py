@@ -39,6 +39,10 @@ GRAD = 2
 RAISED = 4
 SKIPPED = 8
 
+COMMAND_WORDS = 64
+COMMAND_WORD_BYTES = 512
+"""What is kept of a command line: a longer one is cut."""
+
 # kind, flags, id, thread, start_ns, end_ns, a, b
 Record = Tuple[int, int, int, int, int, int, int, int]
 

@@ -5,7 +5,6 @@ A rule that had nothing to judge is no clean bill: a test report shows it as ski
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,10 +17,10 @@ from gpuwatch.diagnosis.finding import (
     Fix,
     PlanStep,
 )
+from gpuwatch.diagnosis.proof import proof_of
 from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.report import model
 from gpuwatch.report.observation import Observation
-from gpuwatch.timeline.windows import RunWindow
 
 if TYPE_CHECKING:
     from gpuwatch.edits.workspace import Origin
@@ -74,7 +73,8 @@ def _fix(seen: Observation, finding: Finding) -> model.Fix | None:
     if fix is None:
         return None
     diff, reason = _diff(seen, finding, fix)
-    trial = trial_command(fix, next((run for run in seen.scene.runs if run.id == finding.run), None))
+    run = next((run for run in seen.scene.runs if run.id == finding.run), None)
+    trainers = [rank.facts for rank in run.ranks] if run is not None else ()
     return model.Fix(
         text=fix.text,
         code=fix.code,
@@ -83,7 +83,7 @@ def _fix(seen: Observation, finding: Finding) -> model.Fix | None:
         file=fix.file,
         line=fix.line,
         value=fix.value,
-        trial=trial,
+        trial=proof_of(finding, (), trainers).trial,
     )
 
 
@@ -102,20 +102,6 @@ def _diff(seen: Observation, finding: Finding, fix: Fix) -> tuple[str | None, st
 def iso_time(wall_time: float) -> str:
     """UTC, to the second."""
     return datetime.fromtimestamp(wall_time, timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def trial_command(fix: Fix, run: RunWindow | None) -> str | None:
-    """`gpuwatch trial num_workers=3 -- python train.py`; None where no trial makes this change of this run.
-
-    Of several ranks it is not known how they were launched.
-    """
-    if run is None or len(run.ranks) != 1 or not run.critical.facts.command:
-        return None
-    settings = fix.trial_settings
-    if settings is None:
-        return None
-    changes = " ".join(f"{name}={value}" for name, value in settings.items())
-    return f"gpuwatch trial {changes} -- {shlex.join(run.critical.facts.command)}"
 
 
 @dataclass(frozen=True, slots=True)

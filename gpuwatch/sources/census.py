@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from gpuwatch.foreign import cpu_time_ns, is_left_alone, read_arguments, read_foreign, read_of
+from gpuwatch.foreign import NOTEBOOK_MODULES, cpu_time_ns, is_left_alone, read_arguments, read_foreign, read_of
 from gpuwatch.procfs import (
     MAPS_LIMIT,
     PROC,
@@ -55,7 +55,6 @@ _HELPER_CODE = (
 _FORKSERVER_CODE = "from multiprocessing.forkserver import"
 _SPAWN_CODE = "from multiprocessing.spawn import"
 _COMPILE_WORKER = "torch/_inductor/compile_worker"
-_NOTEBOOK_MODULES = ("ipykernel", "ipykernel_launcher", "colab_kernel_launcher")
 _OPTIONS_WITH_VALUE = frozenset("WX")
 
 
@@ -90,7 +89,7 @@ def role_of(name: str, arguments: Sequence[str]) -> Role:
             return Role.LAUNCHER
         if _is_within(module, ("gpuwatch",)):
             return Role.HELPER
-        return Role.NOTEBOOK if _is_within(module, _NOTEBOOK_MODULES) else Role.PROGRAM
+        return Role.NOTEBOOK if _is_within(module, NOTEBOOK_MODULES) else Role.PROGRAM
     if _COMPILE_WORKER in script:
         return Role.HELPER
     program = os.path.basename(script)  # noqa: PTH119 - another process's text, not a path of ours
@@ -98,7 +97,7 @@ def role_of(name: str, arguments: Sequence[str]) -> Role:
         return Role.LAUNCHER
     if program == "gpuwatch" or script.endswith("/gpuwatch/__main__.py"):
         return Role.HELPER
-    return Role.NOTEBOOK if program.removesuffix(".py") in _NOTEBOOK_MODULES else Role.PROGRAM
+    return Role.NOTEBOOK if program.removesuffix(".py") in NOTEBOOK_MODULES else Role.PROGRAM
 
 
 def _role_of_code(code: str) -> Role:

@@ -12,7 +12,7 @@ from gpuwatch.dashboard.panels.hardware import GpuTable
 from gpuwatch.dashboard.replay import ReplayApp
 from gpuwatch.dashboard.screens.attach import AttachScreen
 from gpuwatch.dashboard.screens.base import PageScreen
-from gpuwatch.dashboard.screens.finding import FindingScreen
+from gpuwatch.dashboard.screens.finding import FindingScreen, TrialScreen
 from gpuwatch.dashboard.screens.gpu import GpuScreen
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.screens.processes import ProcessesScreen
@@ -31,6 +31,7 @@ CLASSES: dict[Place, tuple[type[DOMNode], ...]] = {
     "attach": (AttachScreen,),
     "list": (CursorList, GpuTable),
     "filter": (FilterInput,),
+    "trial": (TrialScreen,),
 }
 
 

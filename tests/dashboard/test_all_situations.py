@@ -38,6 +38,7 @@ SCREENS = {
     "processes": ("p",),
     "attach": ("a",),
     "help": ("question_mark",),
+    "trial": ("T",),
 }
 
 

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
+import pytest
 from textual.widgets import Input
 
 from gpuwatch.dashboard.panels.layout import columns
-from gpuwatch.dashboard.screens.finding import FindingScreen
+from gpuwatch.dashboard.screens.finding import FindingScreen, TrialScreen
 from gpuwatch.dashboard.screens.gpu import GpuScreen
 from gpuwatch.dashboard.screens.help import HelpScreen, RuleScreen
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.screens.processes import ProcessesScreen
 from gpuwatch.dashboard.screens.timeline import TimelineScreen
+from gpuwatch.diagnosis.finding import Fix, SetupEdit
+from gpuwatch.monitor.snapshot import Snapshot
 from tests.dashboard import situations
 from tests.dashboard.fake_monitor import FakeMonitor, later
 from tests.dashboard.piloting import driven
@@ -170,6 +174,98 @@ async def test_c_copies_the_fix() -> None:
         assert driver.app.clipboard == "num_workers=10"
         await driver.press("down", "c")
         assert driver.app.clipboard.startswith('with torch.autocast("cuda"')
+
+
+TRIAL = "gpuwatch trial num_workers=10 -- python train.py --config base.yaml"
+TUNE = "gpuwatch tune -- python train.py --config base.yaml"
+
+
+async def test_T_shows_the_trial_of_the_finding_and_c_copies_it() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.press("T")
+        assert isinstance(driver.app.screen, TrialScreen)
+        assert f"    {TRIAL}" in driver.rows
+        assert "In /home/ana, where the training was started" in driver.text
+        assert "gpuwatch tune" not in driver.text and "copy tune" not in driver.rows[-1]
+        await driver.press("C")
+        assert not driver.app.clipboard
+        await driver.press("c")
+        assert driver.app.clipboard == TRIAL
+        assert [said.message for said in driver.app._notifications] == [f"Copied: {TRIAL}"]
+        await driver.press("T")
+        assert isinstance(driver.app.screen, MainScreen)
+
+
+async def test_T_on_the_page_of_a_finding_shows_the_trial_too_and_escape_leads_back() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.press("enter", "T", "c")
+        assert driver.app.clipboard == TRIAL
+        await driver.press("escape")
+        assert isinstance(driver.app.screen, FindingScreen)
+
+
+async def test_tune_is_offered_where_the_run_has_several_fixes_that_can_be_tried() -> None:
+    precise = SetupEdit("/home/ana/train.py", 'torch.set_float32_matmul_precision("high")')
+    findings = (situations.starvation(), situations.hint(fix=Fix("Allow TF32", edit=precise)))
+    async with driven(replace(situations.starved(), findings=findings)) as driver:
+        await driver.press("T")
+        assert {f"    {TRIAL}", f"    {TUNE}"} <= set(driver.rows)
+        assert "All 2 fixes of this run that a trial can try" in driver.text
+        await driver.press("C")
+        assert driver.app.clipboard == TUNE
+        await driver.press("escape", "down", "T", "c")
+        assert driver.app.clipboard == "gpuwatch trial tf32=true -- python train.py --config base.yaml"
+        assert "Comes after data-starvation: try that first." in driver.text
+
+
+async def test_what_T_shows_stays_while_the_advice_changes() -> None:
+    async with driven(situations.starved()) as driver:
+        await driver.press("T")
+        await driver.push(situations.healthy())
+        await driver.press("c")
+        assert driver.app.clipboard == TRIAL
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "why"),
+    [
+        (situations.many_gpus(8, 8), "how the 8 processes of its run were launched is not known"),
+        (situations.healthy(), "There is no finding here"),
+        (
+            replace(situations.starved(), findings=(situations.hint(),)),
+            "not one of the settings that a trial can change",
+        ),
+        (replace(situations.starved(), runs=()), "the command line of its run is not known"),
+    ],
+)
+async def test_T_says_why_there_is_no_trial(snapshot: Snapshot, why: str) -> None:
+    async with driven(snapshot) as driver:
+        await driver.press("T")
+        assert isinstance(driver.app.screen, MainScreen)
+        (said,) = driver.app._notifications
+        assert why in said.message
+
+
+async def test_a_long_command_is_continued_as_a_shell_takes_it_and_copied_in_one_line() -> None:
+    command = ("python", "train.py", *(f"--option-{number}=a value" for number in range(9)), "x" * 120)
+    facts = replace(situations.rank().facts, command=command)
+    snapshot = replace(situations.starved(), runs=(situations.run(ranks=(situations.rank(facts=facts),)),))
+    async with driven(snapshot, (80, 40)) as driver:
+        await driver.press("T")
+        first = next(number for number, row in enumerate(driver.rows) if "gpuwatch trial" in row)
+        last = next(number for number, row in enumerate(driver.rows) if number > first and not row.endswith("\\"))
+        shown = " ".join(row.removesuffix("\\") for row in driver.rows[first:last])
+        assert shlex.split(shown)[6:15] == list(command[2:11])
+        assert "x" * 120 in "".join(row.strip() for row in driver.rows)
+        await driver.press("c")
+        assert driver.app.clipboard == f"gpuwatch trial num_workers=10 -- {shlex.join(command)}"
+
+
+async def test_a_simulated_run_is_not_said_to_be_a_program_that_can_be_started() -> None:
+    origin = replace(situations.LIVE, kind="simulated", label="SIMULATED starved")
+    async with driven(replace(situations.starved(), origin=origin)) as driver:
+        await driver.press("T")
+        assert "This run is simulated: there is no such program to start." in driver.text
 
 
 async def test_e_opens_the_rules_own_page() -> None:

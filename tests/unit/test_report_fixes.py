@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from gpuwatch.diagnosis.finding import CallEdit, Edit, Fix, IntervalEdit, SetupEdit, TransferEdit
+from gpuwatch.diagnosis.finding import CallEdit, Fix, SetupEdit
 from gpuwatch.edits.source import UnreadableSourceError
-from gpuwatch.report.findings import finding_section, fix_patch, trial_command
+from gpuwatch.report.findings import finding_section, fix_patch
 from gpuwatch.report.observation import Observation
 from gpuwatch.report.text import render_markdown
 from tests.unit import report_builder
-from tests.unit import scene_builder as build
 from tests.unit.report_builder import report, starvation
 
 SOURCE = b"import torch\nloader = DataLoader(data, num_workers=0)\n"
@@ -80,37 +77,6 @@ def test_a_report_shows_the_part_that_can_be_made_and_says_what_is_left() -> Non
     assert section.fix is not None
     assert "num_workers=6" in (section.fix.diff or "")
     assert "does not hold exactly one SGD(...) call" in (section.fix.no_diff_reason or "")
-
-
-RUN = build.run(build.rank(facts={"command": ("python", "train.py", "--name", "a b")}))
-LOADER = CallEdit("DataLoader", "train.py", 8, {"num_workers": "3", "persistent_workers": "True"})
-
-
-@pytest.mark.parametrize(
-    ("edits", "changes"),
-    [
-        ((LOADER,), "num_workers=3 persistent_workers=true"),
-        ((LOADER, TransferEdit("train.py", 9)), "num_workers=3 persistent_workers=true non_blocking=true"),
-        ((SetupEdit("train.py", 'torch.set_float32_matmul_precision("high")'),), "tf32=true"),
-        ((CallEdit("DataLoader", "train.py", 8, {"worker_init_fn": "seed"}),), None),
-        ((CallEdit("DataLoader", "train.py", 8, {"num_workers": "cores()"}),), None),
-        ((CallEdit("TrainingArguments", "train.py", 8, {"num_workers": "3"}),), None),
-        ((IntervalEdit("train.py", 8, 50),), None),
-    ],
-)
-def test_command_makes_the_changes_of_the_fix_or_is_not_offered(edits: tuple[Edit, ...], changes: str | None) -> None:
-    command = trial_command(Fix("do it", edit=edits[0], also=edits[1:]), RUN)
-    assert command == (None if changes is None else f"gpuwatch trial {changes} -- python train.py --name 'a b'")
-
-
-def test_several_ranks_were_launched_nobody_knows_how() -> None:
-    assert trial_command(Fix("do it", edit=LOADER), build.run(build.rank(pid=1), build.rank(pid=2))) is None
-    assert trial_command(Fix("do it", edit=LOADER), None) is None
-
-
-def test_what_a_trial_does_not_measure_is_not_offered() -> None:
-    assert trial_command(Fix("do it", edit=LOADER), RUN) is not None
-    assert trial_command(Fix("do it", edit=LOADER, can_be_tried=False), RUN) is None
 
 
 def test_report_offers_the_command_with_the_fix() -> None:

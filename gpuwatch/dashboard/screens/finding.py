@@ -10,7 +10,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from gpuwatch.dashboard import formatting as say
-from gpuwatch.dashboard.actions import bindings
+from gpuwatch.dashboard.actions import Key, bindings, bottom_line
 from gpuwatch.dashboard.lines import MARGIN, Line, LineWriter, Page
 from gpuwatch.dashboard.panels.charts import Evidence, Grid, chart_cells, evidence_lines, values_per_cell
 from gpuwatch.dashboard.panels.hardware import power_limit
@@ -28,6 +28,7 @@ from gpuwatch.dashboard.words import (
     run_name,
 )
 from gpuwatch.diagnosis.finding import Finding, Fix, KeywordEdit, Level
+from gpuwatch.diagnosis.proof import Proof
 from gpuwatch.metrics import BY_SERIES
 from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.verdict import window_of
@@ -397,6 +398,9 @@ class FindingScreen(PageScreen):
     def action_copy_fix(self) -> None:
         self.dashboard.copy_fix(self._finding)
 
+    def action_try_fix(self) -> None:
+        self.dashboard.try_fix(self._finding)
+
     def action_snooze(self) -> None:
         """Hides the finding for a while and goes back."""
         self.dashboard.snooze(self._finding)
@@ -404,6 +408,77 @@ class FindingScreen(PageScreen):
 
     def action_explain(self) -> None:
         self.dashboard.explain(self._key[0])
+
+
+class TrialScreen(PageScreen):
+    """The commands that prove a fix. They stay as they were when it was opened, so that what is read is copied.
+
+    Args:
+        finding: whose fix it is.
+        proof: with a trial.
+        folder: the working folder of the training, where it is known.
+    """
+
+    PLACE = "trial"
+    BINDINGS: ClassVar[list[BindingType]] = bindings("trial")
+
+    def __init__(self, finding: Finding, proof: Proof, folder: str | None) -> None:
+        super().__init__()
+        self._finding = finding
+        self._proof = proof
+        self._folder = folder
+
+    def keys(self, view: View) -> list[Key]:
+        return bottom_line("trial", frozenset(() if self._proof.tune is None else ("several",)))
+
+    def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
+        simulated = view.snapshot is not None and view.snapshot.origin.kind == "simulated"
+        return trial_page(self._finding, self._proof, self._folder, width, look, simulated=simulated)
+
+    def action_copy_trial(self) -> None:
+        if self._proof.trial is not None:
+            self.dashboard.copy(self._proof.trial)
+
+    def action_copy_tune(self) -> None:
+        if self._proof.tune is not None:
+            self.dashboard.copy(self._proof.tune)
+
+
+def trial_page(
+    finding: Finding, proof: Proof, folder: str | None, width: int, look: Look, *, simulated: bool
+) -> list[Line]:
+    """What the commands do, where and when to run them, and the commands themselves."""
+    page = Page(width, look)
+    page.heading("Try it before you edit it", right=finding.rule)
+    page.prose(finding.summary, look.strong)
+    if finding.fix is not None:
+        page.prose(finding.fix.text)
+    if finding.behind is not None:
+        page.prose(f"Comes after {finding.behind}: try that first.", look.dim)
+    if simulated:
+        page.gap()
+        page.prose("This run is simulated: there is no such program to start.", look.warning)
+    page.heading("This fix alone", right="c copies it")
+    page.prose("Runs the training several times, with and without the fix alternating; says which is faster.", look.dim)
+    page.gap()
+    page.shell(proof.trial or "", look.added)
+    if finding.gain is not None:
+        page.gap()
+        page.prose(f"Predicted: {gain_words(finding)}.", look.dim)
+    if proof.tune is not None:
+        page.heading(f"All {proof.fixes} fixes of this run that a trial can try", right="C copies it")
+        page.prose("Tries one after the other, keeps what is proved faster, and ends with one patch.", look.dim)
+        page.gap()
+        page.shell(proof.tune, look.added)
+    page.heading("Where and when")
+    where = f"In {folder}, where" if folder is not None else "In the folder where"
+    page.prose(
+        f"{where} the training was started, in the same environment. Wait until the training that runs now has ended: "
+        "two at a time slow each other down, and the trial would measure that. No file is edited; checkpoints and logs "
+        "go where the program always writes them, or with --scratch into a folder of their own."
+    )
+    page.gap()
+    return page.lines
 
 
 def _series_of(finding: Finding, view: View) -> list[Series]:

@@ -160,6 +160,9 @@ class MainScreen(ViewScreen):
     def action_copy_fix(self) -> None:
         self.dashboard.copy_fix(self._current())
 
+    def action_try_fix(self) -> None:
+        self.dashboard.try_fix(self._current())
+
     def action_snooze(self) -> None:
         self.dashboard.snooze(self._current())
 
