@@ -1,11 +1,12 @@
 """A plain PyTorch training script whose dataset is slow; gpuwatch does not appear in it.
 
-    python slow_dataset.py [--kind sleep|cpu|mixed|fast] [--steps N] [--log FILE]
+    python slow_dataset.py [--kind sleep|cpu|mixed|locked|fast] [--steps N] [--log FILE]
 
 `--log` appends one line per step, "end_seconds samples", so that the speed can be judged without gpuwatch.
 """
 
 import argparse
+import fcntl
 import time
 
 import numpy as np
@@ -15,7 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Images(Dataset):
-    """Random images; reading one takes a while, as from a network disk (sleep) or a decoder (cpu)."""
+    """Random images; reading one takes a while, as from a network disk (sleep), a decoder (cpu) or a server (locked).
+
+    What is locked is given to one reader at a time: workers bring nothing.
+    """
 
     def __init__(self, kind: str, length: int = 100_000) -> None:
         self.kind, self.length = kind, length
@@ -27,6 +31,10 @@ class Images(Dataset):
         image = np.random.default_rng(index).random((3, 32, 32), dtype=np.float32)
         if self.kind in ("sleep", "mixed"):
             time.sleep(0.002)
+        if self.kind == "locked":
+            with open(__file__) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                time.sleep(0.002)
         if self.kind in ("cpu", "mixed"):
             rows = image.reshape(-1)
             for _ in range(60 if self.kind == "cpu" else 20):
@@ -37,7 +45,7 @@ class Images(Dataset):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--kind", default="sleep", choices=["sleep", "cpu", "mixed", "fast"])
+    parser.add_argument("--kind", default="sleep", choices=["sleep", "cpu", "mixed", "locked", "fast"])
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--log")
     args = parser.parse_args()
