@@ -870,7 +870,7 @@ class TestEpochStart:
     def test_workers_that_start_one_after_the_other_hide_what_persistent_ones_take_together(self) -> None:
         # The first batch comes after 0.5 s, those of the last workers after 3.4 s, and a batch takes 2.9 s.
         slow = replace(self.SLOW, count=7, first_wait_seconds=0.53, share=0.1, excess_seconds=24.0)
-        made = workers(64, batch_seconds=2.9, newest_batch_seconds=[2.8, 3.0] * 100, busy_share=0.7)
+        made = workers(64, batch_seconds=2.9, newest_batch_seconds=[2.8, 3.0] * 100, busy_share=0.7, cpu_cores=0.2)
         trained = rank(step=0.084, epochs=slow, workers=made, loader=loader(num_workers=64, persistent_workers=False))
         draft = drafted("epoch-start-stall", scene(run(trained)), frozenset())
         assert draft.fix is not None and draft.fix.code is not None and "RandomSampler" in draft.fix.code

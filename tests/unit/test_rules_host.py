@@ -106,7 +106,7 @@ class TestNoisyNeighbour:
         assert fix.edit.statements == ("os.nice(10)",)
 
     def test_behind_its_own_workers_no_more_than_the_time_in_line_is_won(self) -> None:
-        made_by = workers(14, cpu_cores=0.98, busy_share=0.3, batch_seconds=0.3, batch_cpu_seconds=0.3)
+        made_by = workers(14, cpu_cores=0.3, busy_share=0.3, batch_seconds=0.3, batch_cpu_seconds=0.3)
         moment = self.crowded(loader=loader(num_workers=14), workers=made_by, shown={"tree_cores": 15.5})
         gain = drafted("noisy-neighbour", moment).gain
         assert gain is not None and (gain.low, gain.high) == pytest.approx((1.0, 1 / 0.8), abs=0.001)

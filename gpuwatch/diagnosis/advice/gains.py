@@ -11,9 +11,15 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from gpuwatch.diagnosis.advice.resources import USUAL_PREFETCH
+from gpuwatch.diagnosis.advice.resources import (
+    USUAL_PREFETCH,
+    allowed_cores,
+    is_cpu_exhausted,
+    worker_cores,
+)
 from gpuwatch.diagnosis.advice.sampled import is_sampled, settled_wait, train_share, worker_busy
 from gpuwatch.diagnosis.finding import Gain
+from gpuwatch.diagnosis.rule import RunCase
 from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
 HIGHEST_SHARE = 0.98
@@ -82,26 +88,29 @@ class Pauses(Protocol):
         """Of all of them together."""
 
 
-def within_loader(rank: RankWindow, gain: Gain, *, cores_full: bool = False) -> Gain:
-    """A gain of the training steps, limited to how much faster the workers can deliver batches.
+def within_loader(case: RunCase, gain: Gain, *, alone: bool = False) -> Gain:
+    """A gain of the critical rank's training steps, limited to how much faster its workers can deliver batches.
 
     Args:
-        rank: whose steps.
+        case: of the run.
         gain: without that limit.
-        cores_full: whether the cores that the run may use are all busy.
+        alone: whether the change is that nothing else uses the cores.
     """
+    rank = case.run.critical
     busy = _busy(rank)
     if busy is None:
         return gain
-    is_bound = _waits(rank) and (cores_full or busy >= SATURATED)
-    return _capped(gain, 1.0 if is_bound else 1.0 / busy, 1.0 / busy)
+    is_bound = _waits(rank) and (busy >= SATURATED or (not alone and is_cpu_exhausted(case)))
+    most = min(1.0 / busy, _more_batches_by_cpu(case))
+    return _capped(gain, 1.0 if is_bound else most, most)
 
 
-def pauses_within_loader(rank: RankWindow, gain: Gain, pauses: Pauses, *, cores_full: bool = False) -> Gain:
+def pauses_within_loader(case: RunCase, gain: Gain, pauses: Pauses) -> Gain:
     """A gain from shorter or rarer pauses, limited likewise.
 
     During a pause workers fill their queue; without it they have to make those batches during the steps.
     """
+    rank = case.run.critical
     busy, loader = _busy(rank), rank.train_loader
     if busy is None or loader is None:
         return gain
@@ -109,13 +118,26 @@ def pauses_within_loader(rank: RankWindow, gain: Gain, pauses: Pauses, *, cores_
     queue_seconds = None if batch is None else (loader.prefetch_factor or USUAL_PREFETCH) * batch
     filling = 1.0 if queue_seconds is None else min(1.0, queue_seconds * pauses.count / max(pauses.seconds, 1e-9))
     least_filling = 0.0 if queue_seconds is None else filling
-    room = 1.0 if _waits(rank) and (cores_full or busy >= SATURATED) else busy
-    stepping = 1.0 - pauses.share
+    room = 1.0 if _waits(rank) and (busy >= SATURATED or is_cpu_exhausted(case)) else busy
+    stepping, by_cpu = 1.0 - pauses.share, _more_batches_by_cpu(case)
     return _capped(
         gain,
-        1.0 / max(LEAST_BUSY, stepping * room + pauses.share * filling),
-        1.0 / max(LEAST_BUSY, stepping * busy + pauses.share * least_filling),
+        min(by_cpu, 1.0 / max(LEAST_BUSY, stepping * room + pauses.share * filling)),
+        min(by_cpu, 1.0 / max(LEAST_BUSY, stepping * busy + pauses.share * least_filling)),
     )
+
+
+def _more_batches_by_cpu(case: RunCase) -> float:
+    """How many times as many batches the cores of the rank permit, if its workers had all of them.
+
+    A batch costs what it costs, however long its worker stands in line: in a simulated job whose workers kept 15.2 of
+    16 cores busy, copies that wait for nothing brought 0.91x, not the 1.6x of workers that were busy 61 % of the time.
+    """
+    rank = case.run.critical
+    each, count = worker_cores(rank), rank.train_loader.num_workers if rank.train_loader else None
+    if not each or not count:
+        return math.inf
+    return max(1.0, allowed_cores(case) / (each * count))
 
 
 def _waits(rank: RankWindow) -> bool:

@@ -203,7 +203,7 @@ def _as_delivered(case: RunCase, gain: Gain) -> Gain:
     64 workers that idled through most of epochs of 51 batches would have filled 32 cores: 1.8x of 2.4x was left.
     """
     rank, host = case.run.critical, case.host
-    gain = within_loader(rank, gain, cores_full=is_cpu_exhausted(case))
+    gain = within_loader(case, gain)
     workers = rank.train_loader.num_workers if rank.train_loader is not None else None
     if not workers or host is None or not host.cpu_percent:
         return gain

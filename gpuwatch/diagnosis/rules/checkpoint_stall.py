@@ -35,7 +35,6 @@ from gpuwatch.diagnosis.advice.fixes import rarer_edit
 from gpuwatch.diagnosis.advice.gains import from_rarer_phase, pauses_within_loader, rarer_times, without
 from gpuwatch.diagnosis.advice.lines import at, hottest_of_thread, phase_measure
 from gpuwatch.diagnosis.advice.pauses import has_ceased, lost_to_pauses
-from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import rests_on
 from gpuwatch.diagnosis.finding import Draft, Fix, Gain, Level, Measure, Severity
@@ -89,10 +88,9 @@ def checkpoint_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             edit=rarer_edit(rank, "save", total, line, times),
         ),
         gain=pauses_within_loader(
-            rank,
+            case,
             Gain(round(from_rarer_phase(least, times), 3), round(without(most), 3)),
             total,
-            cores_full=is_cpu_exhausted(case),
         ),
         ruled_out=idle_rivals(case, "phases"),
         verify="Checkpoints below 3 % of the time",

@@ -139,7 +139,7 @@ def _waits_for_a_batch(case: RunCase, edges: EpochEdges, idle: tuple[float, floa
 
 def _gain(case: RunCase, edges: EpochEdges, idle: tuple[float, float], *, joined: bool) -> Gain:
     gain = edges_gain(case, edges, idle, joined=joined)
-    return within_loader(case.run.critical, gain) if joined else gain
+    return within_loader(case, gain) if joined else gain
 
 
 def _made(rank: RankWindow) -> tuple[Measure, ...]:

@@ -43,7 +43,7 @@ from gpuwatch.diagnosis.advice.gains import (
 )
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest_of_thread, phase_measure
 from gpuwatch.diagnosis.advice.pauses import has_ceased
-from gpuwatch.diagnosis.advice.resources import allowed_cores, is_cpu_exhausted
+from gpuwatch.diagnosis.advice.resources import allowed_cores
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import is_sampled, phase_samples, rests_on
 from gpuwatch.diagnosis.advice.workers import filling_workers
@@ -97,12 +97,11 @@ def eval_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         fires=warns or total.share >= limits.fire_share,
         fix=_feed(case, total) if warns else _rarer(rank, total, line),
         gain=pauses_within_loader(
-            rank,
+            case,
             from_share((waiting or 0.0) * total.share * 0.5, (waiting or 0.0) * total.share)
             if warns
             else _gain_of_rarer(total),
             total,
-            cores_full=is_cpu_exhausted(case),
         ),
         ruled_out=idle_rivals(case, "phases"),
         verify="The share of validation falls as predicted, and the training step stays what it was",

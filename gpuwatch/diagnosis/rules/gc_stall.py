@@ -34,7 +34,6 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.gains import from_share, pauses_within_loader
 from gpuwatch.diagnosis.advice.pauses import has_ceased, lost_to_pauses
-from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
@@ -98,10 +97,9 @@ def gc_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             value=EVERY_STEPS,
         ),
         gain=pauses_within_loader(
-            case.run.critical,
+            case,
             from_share((1.0 - REMAINING) * least, _times(case) * most),
             total,
-            cores_full=is_cpu_exhausted(case),
         ),
         ruled_out=idle_rivals(case, "phases"),
         verify="The pauses are gone and memory stays flat",

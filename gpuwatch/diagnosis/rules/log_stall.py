@@ -36,7 +36,6 @@ from gpuwatch.diagnosis.advice.fixes import logging_edit
 from gpuwatch.diagnosis.advice.gains import from_share, within_loader, without
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
 from gpuwatch.diagnosis.advice.pauses import has_stopped_logging
-from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import enough, phase_samples, share_of, trains_on
 from gpuwatch.diagnosis.advice.starvation import train_busy_percent
@@ -81,11 +80,7 @@ def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=share >= limits.fire_share,
         fix=fix,
-        gain=within_loader(
-            case.run.critical, _gain(share, fix, exact=device == "cpu"), cores_full=is_cpu_exhausted(case)
-        )
-        if known
-        else None,
+        gain=within_loader(case, _gain(share, fix, exact=device == "cpu")) if known else None,
         hint=None
         if known
         else f"at most {without(share):.2f}x: whether the GPU had work queued in the meantime is not known",

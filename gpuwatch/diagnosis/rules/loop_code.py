@@ -42,7 +42,6 @@ from gpuwatch.diagnosis.advice.fixes import optimizer_edit
 from gpuwatch.diagnosis.advice.gains import from_share, within_loader
 from gpuwatch.diagnosis.advice.lines import HotLine, hottest_of_thread, is_installed, watched, with_interval
 from gpuwatch.diagnosis.advice.own_loading import own_loading
-from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import (
     SAMPLES,
@@ -227,7 +226,7 @@ def _gain(case: RunCase, code: OwnCode, idle: Share) -> Gain:
     else:
         certain *= CERTAIN
     possible = from_share(certain, min(code.share.high, idle.high), "if it can be done elsewhere or more rarely")
-    return within_loader(rank, possible, cores_full=is_cpu_exhausted(case))
+    return within_loader(case, possible)
 
 
 def _may_fuse(rank: RankWindow) -> bool:

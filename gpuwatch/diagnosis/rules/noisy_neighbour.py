@@ -134,7 +134,7 @@ def _gain(case: RunCase, starvation: Starvation, in_line: float, idle: float) ->
     least, most = idle_range(case, starvation) or (idle, idle)
     if is_shared(case):
         return alone(case, starvation, (min(in_line, least), most), cap)
-    return within_loader(case.run.critical, from_share(0.0, min(in_line, most), cap))
+    return within_loader(case, from_share(0.0, min(in_line, most), cap), alone=True)
 
 
 def _behind_whom(case: RunCase) -> str:

@@ -37,7 +37,6 @@ from dataclasses import dataclass, replace
 from gpuwatch.diagnosis.advice.fixes import loader_fix, transfer_edit
 from gpuwatch.diagnosis.advice.gains import within_loader, without
 from gpuwatch.diagnosis.advice.lines import hottest_of_thread, phase_measure
-from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.sampled import enough, is_sampled, rests_on, trains_on
 from gpuwatch.diagnosis.advice.transfer import copies_gain, exposed_copies
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
@@ -79,9 +78,7 @@ def pageable_transfer(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         fires=share >= limits.fire_share,
         fix=_fix(case),
-        gain=None
-        if exposed is None
-        else within_loader(rank, copies_gain(case, exposed), cores_full=is_cpu_exhausted(case)),
+        gain=None if exposed is None else within_loader(case, copies_gain(case, exposed)),
         hint=None if exposed is not None else _unknown(share),
         ruled_out=(RuledOut("memory too short to pin", f"{percent(available)} is free"),) if available else (),
         verify="Copies below 3 % of the step",

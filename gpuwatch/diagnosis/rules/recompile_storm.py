@@ -37,7 +37,6 @@ from gpuwatch.diagnosis.advice.fixes import call_code
 from gpuwatch.diagnosis.advice.gains import from_share, pauses_within_loader
 from gpuwatch.diagnosis.advice.lines import at
 from gpuwatch.diagnosis.advice.pauses import felt
-from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.finding import CallEdit, Draft, Fix, Level, Measure, RuledOut, Severity, share_measure
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -84,14 +83,13 @@ def recompile_storm(case: RunCase, limits: Thresholds) -> Draft | None:
         fires=found.count >= limits.compiles and found.share >= limits.fire_share and found.over_seconds >= SECONDS,
         fix=_fix(model, rank.train_loader),
         gain=pauses_within_loader(
-            rank,
+            case,
             from_share(
                 found.share * least * max(0.0, 1.0 - USUAL / found.count),
                 found.share * most * (1.0 + 1.0 / found.count),
                 "the computing itself",
             ),
             found,
-            cores_full=is_cpu_exhausted(case),
         ),
         ruled_out=(RuledOut("the beginning of the run", "compilations before the 100th step are not counted"),),
         verify="No compilation in 10 minutes",

@@ -41,7 +41,6 @@ from gpuwatch.diagnosis.advice.cost import spun_share
 from gpuwatch.diagnosis.advice.fixes import logging_edit
 from gpuwatch.diagnosis.advice.gains import from_share, within_loader, without
 from gpuwatch.diagnosis.advice.lines import HotLine, at, hottest_of_thread, watched, with_interval
-from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.rivals import idle_rivals
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, enough, phase_samples, share_of, train_samples, trains_on
 from gpuwatch.diagnosis.advice.starvation import (
@@ -101,10 +100,9 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
     share = min(asking.value, idle)
     if share < limits.clear_share:
         return None
-    cores_full = is_cpu_exhausted(case)
-    likely = within_loader(case.run.critical, from_share(0.0, share), cores_full=cores_full)
+    likely = within_loader(case, from_share(0.0, share))
     possible = _gain(case, starvation, asking, idle)
-    gain = within_loader(case.run.critical, possible, cores_full=cores_full)
+    gain = within_loader(case, possible)
     return Draft(
         summary=(
             f"The GPU idles {percent(idle)} of the time{_beside(case)}, and the training thread spends "
