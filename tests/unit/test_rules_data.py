@@ -932,8 +932,10 @@ class TestEpochStart:
 
     def test_fewer_batches_than_workers_can_use(self) -> None:
         short = replace(self.SLOW, batches_per_epoch=6)
-        fix = drafted("epoch-start-stall", scene(run(rank(epochs=short)))).fix
-        assert fix is not None and fix.value == 1
+        made = workers(4, batch_seconds=1.5, busy_share=0.3)
+        draft = drafted("epoch-start-stall", scene(run(rank(epochs=short, workers=made))))
+        assert draft.fix is not None and draft.fix.value == 1 and "join several epochs" in draft.fix.text
+        assert draft.gain is not None and draft.gain.low > 1.1, "joined epochs need no first batches"
 
     def test_one_epoch_proves_nothing(self) -> None:
         assert check("epoch-start-stall", run_case(scene(run(rank(epochs=replace(self.SLOW, count=1)))))) is None

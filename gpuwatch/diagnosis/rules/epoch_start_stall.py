@@ -138,8 +138,9 @@ def _waits_for_a_batch(case: RunCase, edges: EpochEdges, idle: tuple[float, floa
 
 
 def _gain(case: RunCase, edges: EpochEdges, idle: tuple[float, float], *, joined: bool) -> Gain:
-    gain = edges_gain(case, edges, idle, joined=joined)
-    return within_loader(case, gain) if joined else gain
+    joins = joined or _is_short(case.run.critical, edges)
+    gain = edges_gain(case, edges, idle, joined=joins)
+    return within_loader(case, gain) if joins else gain
 
 
 def _made(rank: RankWindow) -> tuple[Measure, ...]:
@@ -170,13 +171,21 @@ def _restarts(rank: RankWindow) -> tuple[Measure, ...]:
     return (Measure("worker_pids_changed", 1, "its worker processes are new ones from epoch to epoch"),)
 
 
+def _is_short(rank: RankWindow, edges: EpochEdges) -> bool:
+    """Whether epochs are too short for workers that persist already: joining them is part of the advice."""
+    loader, batches = rank.train_loader, edges.batches_per_epoch
+    if loader is None or not loader.persistent_workers or not loader.num_workers:
+        return False
+    return batches is not None and batches < 2 * loader.num_workers
+
+
 def _fix(rank: RankWindow, edges: EpochEdges) -> Fix:
     loader = rank.train_loader
     workers = loader.num_workers if loader else None
     restarts = rank.workers is not None and rank.workers.pids_changed
     if workers and (loader is None or not loader.persistent_workers):
         return loader_fix(loader, {"persistent_workers": "True"}, "Keep the workers from one epoch to the next", "True")
-    if workers and edges.batches_per_epoch is not None and edges.batches_per_epoch < 2 * workers:
+    if workers and edges.batches_per_epoch is not None and _is_short(rank, edges):
         count = max(1, edges.batches_per_epoch // 4)
         return loader_fix(
             loader,
