@@ -42,6 +42,12 @@ class GpuFacts:
     mig_parent: str | None = None
     unavailable: Reasons = field(default_factory=dict)
 
+    @property
+    def kernel_address(self) -> str:
+        """Its PCI address as the kernel writes it: the domain has four digits there, eight in NVML."""
+        domain, _, rest = (self.pci_bus_id or "").lower().partition(":")
+        return f"{domain[-4:]}:{rest}"
+
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:

@@ -10,18 +10,16 @@ import platform
 import shutil
 import subprocess
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
-from gpuwatch import __version__
+from gpuwatch.cli.checks import Check, Detail, State, as_json, styled, usable
+from gpuwatch.cli.doctor_training import Cores, training_checks
 from gpuwatch.cli.output import ExitCode, check_stdout, is_terminal, write_stdout, write_styled
 from gpuwatch.numbers import byte_size
 from gpuwatch.procfs import read_all, read_once, shown
@@ -40,41 +38,9 @@ from gpuwatch.sources.host.machine import Cgroups, in_container, read_pressure, 
 from gpuwatch.sources.host.source import affinity_core_count
 from gpuwatch.sources.nvml import reasons
 from gpuwatch.sources.nvml.source import NvmlAnswer, NvmlSurvey, survey
-from gpuwatch.text import aligned, json_text, printable
-
-
-class State(str, Enum):
-    """The state of a part of the machine. A word, not only a colour, says it on every output."""
-
-    OK = "ok"
-    WARNING = "warning"
-    """Works, and less is measured than could be, or the training is held back."""
-    PROBLEM = "problem"
-    """A part of gpuwatch, or the training itself, cannot work."""
-    UNKNOWN = "unknown"
-    """Could not be checked."""
-
-
-Detail = str | int | float | bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One part of the machine: a sentence on its state, and the cure where it falls short."""
-
-    name: str
-    state: State
-    sentence: str
-    cure: str | None = None
-    details: Mapping[str, Detail] = field(default_factory=dict)
-    rows: tuple[tuple[str, ...], ...] = ()  # a small table below the sentence, its head first
-
+from gpuwatch.text import json_text
 
 _SURVEY_SECONDS = 10.0
-_SCHEMA_VERSION = 1
-_WIDEST = 110
-_STYLES = {State.OK: "green", State.WARNING: "yellow", State.PROBLEM: "bold red", State.UNKNOWN: "cyan"}
-_STATE_WIDTH = max(len(state.value) for state in State) + 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +57,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_stdout(json_text(as_json(checks), indent=2) + "\n")
     else:
-        write_styled(_styled(checks))
+        write_styled(styled(checks))
     return ExitCode.OK if usable(checks) else ExitCode.CANNOT_MEASURE
 
 
@@ -105,81 +71,12 @@ def run_checks() -> list[Check]:
     checks += [check_driver(found), check_nvml_calls(found)]
     if on_linux:
         checks += [check_link(), check_permissions(), check_other_processes()]
-    checks.append(check_torch(gpu_nodes_present() or bool(found.answers)))
+    torch, cores = check_torch(gpu_nodes_present() or bool(found.answers)), read_cores()
+    checks.append(torch)
     if on_linux:
-        checks += [check_quota(), check_shared_memory(), check_pressure(), check_open_files()]
-    return [*checks, check_terminal(Terminal.of_this_process())]
-
-
-def usable(checks: Sequence[Check]) -> bool:
-    """Whether anything can be measured: a GPU answers, or a training run can link itself."""
-    return any(check.name in ("driver", "link") and check.state in (State.OK, State.WARNING) for check in checks)
-
-
-def as_json(checks: Sequence[Check]) -> dict[str, object]:
-    """The report as plain values."""
-    return {
-        "schema_version": _SCHEMA_VERSION,
-        "gpuwatch": __version__,
-        "usable": usable(checks),
-        "checks": [
-            {
-                "check": check.name,
-                "state": check.state.value,
-                "sentence": check.sentence,
-                "cure": check.cure,
-                "details": dict(check.details),
-                "rows": [list(row) for row in check.rows],
-            }
-            for check in checks
-        ],
-    }
-
-
-def as_lines(checks: Sequence[Check], width: int) -> list[tuple[State | None, str]]:
-    """The report as lines; a line that begins a check carries its state, to be coloured."""
-    name_width = max(len(check.name) for check in checks) + 2
-    indent = " " * (_STATE_WIDTH + name_width)
-    lines: list[tuple[State | None, str]] = []
-    for check in checks:
-        head = f"{check.state.value:<{_STATE_WIDTH}}{check.name:<{name_width}}"
-        first, *rest = textwrap.wrap(check.sentence, width, initial_indent=head, subsequent_indent=indent)
-        lines.append((check.state, first))
-        lines += [(None, line) for line in rest]
-        if check.cure:
-            cure_indent = indent + " " * len("fix: ")
-            cured = textwrap.wrap(
-                check.cure,
-                width,
-                initial_indent=f"{indent}fix: ",
-                subsequent_indent=cure_indent,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            lines += [(None, line) for line in cured]
-        lines += [(None, f"  {row}") for row in aligned(check.rows)]
-    return [*lines, (None, ""), (None, _verdict(checks))]
-
-
-def _verdict(checks: Sequence[Check]) -> str:
-    counts = [
-        f"{count} {state.value}{'s' if count > 1 and state in (State.WARNING, State.PROBLEM) else ''}"
-        for state in State
-        if state is not State.OK and (count := sum(check.state is state for check in checks))
-    ]
-    found = ", ".join(counts) or "no problems"
-    if usable(checks):
-        return f"gpuwatch can measure here; {found}."
-    return f"gpuwatch can measure nothing here: no GPU answers and no training run can be linked; {found}."
-
-
-def _styled(checks: Sequence[Check]) -> Iterator[Text]:
-    width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
-    for state, line in as_lines(checks, max(60, width)):
-        text = Text(printable(line))
-        if state is not None:
-            text.stylize(_STYLES[state], 0, len(state.value))
-        yield text
+        checks += [check_quota(cores), check_shared_memory(), check_pressure(), check_open_files()]
+    checks.append(check_terminal(Terminal.of_this_process()))
+    return [*checks, *training_checks(found, torch, cores)]
 
 
 _SLOW_MICROSECONDS = 5000.0  # above this the NVML source asks less often
@@ -607,26 +504,29 @@ def _has_own_pids(proc_root: Path) -> bool:
         return False
 
 
-def check_quota(
+def read_cores(
     proc_root: Path = Path("/proc"),
     cgroup_root: Path = Path("/sys/fs/cgroup"),
     affinity_cores: Callable[[int], int | None] = affinity_core_count,
     cpu_count: int | None = None,
-) -> Check:
-    """A quota below the core count makes `num_workers=os.cpu_count()` too many; PyTorch warns by affinity only."""
-    cores = cpu_count or os.cpu_count() or 1
-    allowed = affinity_cores(0)
+) -> Cores:
+    """The cores of this machine, and what a training that is started here may use of them."""
     limit = Cgroups(proc_root, cgroup_root).cpu_limit("self")
+    return Cores(cpu_count or os.cpu_count() or 1, affinity_cores(0), limit)
+
+
+def check_quota(allowed: Cores) -> Check:
+    """A quota below the core count makes `num_workers=os.cpu_count()` too many; PyTorch warns by affinity only."""
+    cores, limit, usable = allowed.count, allowed.limit, allowed.by_affinity
     throttling = read_throttling(limit)
     details = {
         "cores": cores,
-        "affinity_cores": allowed,
+        "affinity_cores": allowed.affinity,
         "quota_cores": limit.quota_cores,
         "periods": throttling.periods,
         "throttled_periods": throttling.throttled_periods,
     }
     result = partial(Check, "cpu-quota", details=details)
-    usable = cores if allowed is None else min(cores, allowed)
     if limit.quota_cores is not None and limit.quota_cores < usable:
         stopped = ""
         if throttling.periods and throttling.throttled_periods is not None:

@@ -45,12 +45,30 @@ def test_a_machine_with_gpus_is_usable_and_lists_what_each_reading_costs(
     assert checks["link"]["state"] == "ok"
 
 
+def test_what_its_gpus_can_do_and_how_to_start_a_training_on_them_is_shown(
+    machine: SimulatedDriver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine.write("gpu 1 pcie_width 8", "fault nvmlDeviceGetCudaComputeCapability 1 error 3")
+    assert doctor(Namespace(json=True)) == 0
+    checks = as_report(capsys)
+    head, first, second = checks["gpus"]["rows"]
+    known, unknown = (dict(zip(head, row, strict=True)) for row in (first, second))
+    assert (known["capability"], known["fp8"], known["PCIe now"]) == ("9.0", "yes", "gen 5 x16")
+    assert (unknown["capability"], unknown["fp8"], unknown["PCIe now"]) == ("unknown", "unknown", "gen 5 x8")
+    assert checks["gpus"]["state"] == "warning" and "GPU 1 uses 8 of 16 lanes" in str(checks["gpus"]["sentence"])
+    assert [row[0] for row in checks["peak-rates"]["rows"]] == ["TFLOPS", "H100 80GB HBM3"]
+    assert "torchrun --nproc-per-node=2 train.py" in str(checks["launch"]["details"])
+    assert {check["section"] for check in checks.values()} == {"", "training on this machine"}
+
+
 def test_without_gpus_runs_can_still_be_measured(machine: SimulatedDriver, capsys: pytest.CaptureFixture[str]) -> None:
     machine.write("fault nvmlInit* - error 9")
     assert doctor(Namespace(json=False)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("problem  driver") and "driver is not loaded" in line for line in lines)
     assert lines[-1].startswith("gpuwatch can measure here; ")
+    assert any(line.startswith("ok       launch") and "computes on the CPU" in line for line in lines)
 
 
 def test_with_neither_gpu_nor_meeting_folder_nothing_can_be_measured(

@@ -20,9 +20,9 @@ from xml.etree import ElementTree
 import pytest
 
 from gpuwatch.__main__ import main
-from gpuwatch.cli import doctor
+from gpuwatch.cli import checks as doctor_checks
 from gpuwatch.cli.attach import table_lines
-from gpuwatch.cli.doctor import Check, State
+from gpuwatch.cli.checks import Check, State
 from gpuwatch.cli.output import OutputFile, say, write_stdout, write_styled
 from gpuwatch.cli.stacks import collapsed, speedscope, tree
 from gpuwatch.cli.watch import watch_line
@@ -201,10 +201,10 @@ def test_the_candidates_of_attach_are_inert(monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_the_doctor_is_inert(capfd: pytest.CaptureFixture[str]) -> None:
-    checks = [Check(HOSTILE, State.WARNING, HOSTILE, HOSTILE, {HOSTILE: HOSTILE}, ((HOSTILE,), (HOSTILE,)))]
-    write_styled(doctor._styled(checks))
+    checks = [Check(HOSTILE, State.WARNING, HOSTILE, HOSTILE, {HOSTILE: HOSTILE}, ((HOSTILE,), (HOSTILE,)), HOSTILE)]
+    write_styled(doctor_checks.styled(checks))
     assert_inert(capfd.readouterr().out)
-    assert_json(json_text(doctor.as_json(checks), indent=2))
+    assert_json(json_text(doctor_checks.as_json(checks), indent=2))
 
 
 def test_what_a_command_says_is_inert(

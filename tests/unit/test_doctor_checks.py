@@ -12,12 +12,9 @@ import pytest
 from recorded_proc import RecordedHost
 
 from gpuwatch.cli import doctor
+from gpuwatch.cli.checks import Check, State, as_json, as_lines, usable
 from gpuwatch.cli.doctor import (
-    Check,
-    State,
     Terminal,
-    as_json,
-    as_lines,
     check_device_nodes,
     check_driver,
     check_link,
@@ -33,7 +30,7 @@ from gpuwatch.cli.doctor import (
     check_terminal,
     check_torch,
     own_memory_problem,
-    usable,
+    read_cores,
 )
 from gpuwatch.procfs import read_stat
 from gpuwatch.reader.refusals import CannotReadError, Reason
@@ -197,7 +194,7 @@ def test_pressure_is_shown_or_the_boot_option_that_gives_it(host: RecordedHost) 
 
 
 def quota(host: RecordedHost, affinity: int = 16) -> Check:
-    return check_quota(host.proc, host.cgroup, lambda pid: affinity, cpu_count=16)
+    return check_quota(read_cores(host.proc, host.cgroup, lambda pid: affinity, cpu_count=16))
 
 
 def test_a_quota_below_the_cores_is_named_with_the_workers_that_fit(host: RecordedHost) -> None:

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_float32
 from gpuwatch.diagnosis.advice.fixes import autocast_edit
+from gpuwatch.diagnosis.advice.precision import BF16_FROM, TENSOR_CORES_FROM
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -53,11 +54,11 @@ def amp_off(case: RunCase, limits: Thresholds) -> Draft | None:
     model = rank.facts.model
     generation = capability(case.gpus)
     suited = (model.matmul_share or 0.0) + (model.conv_share or 0.0)
-    if generation is None or generation < (7, 0) or rank.steps_total < limits.steps:
+    if generation is None or generation < TENSOR_CORES_FROM or rank.steps_total < limits.steps:
         return None
     if not trains_in_float32(model) or suited <= 0.0:
         return None
-    bfloat16 = generation >= (8, 0)
+    bfloat16 = generation >= BF16_FROM
     dtype = "torch.bfloat16" if bfloat16 else "torch.float16"
     scaler = "" if bfloat16 else "  # and scale the loss: scaler = torch.amp.GradScaler('cuda')"
     return Draft(

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_16_bits
 from gpuwatch.diagnosis.advice.fixes import model_edit
+from gpuwatch.diagnosis.advice.precision import TENSOR_CORES_FROM
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -60,7 +61,7 @@ def channels_last_off(case: RunCase, limits: Thresholds) -> Draft | None:
     model, generation = rank.facts.model, capability(case.gpus)
     if model.channels_last is not False or model.compiled is not False or not trains_in_16_bits(model):
         return None
-    if generation is None or generation < (7, 0) or rank.steps_total < limits.steps:
+    if generation is None or generation < TENSOR_CORES_FROM or rank.steps_total < limits.steps:
         return None
     if model.conv_share is None or model.conv_share < limits.conv_share:
         return None

@@ -34,9 +34,7 @@ from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, Severity
 from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
 from gpuwatch.numbers import listed, percent
-from gpuwatch.timeline.windows import GpuWindow, RankWindow
-
-_ADDRESS_DIGITS = 4
+from gpuwatch.timeline.windows import RankWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ def _of_rank(case: RunCase, rank: RankWindow, limits: Thresholds) -> Draft | Non
     nodes = dict(case.machine.gpu_numa_nodes)
     used = set(rank.facts.gpu_uuids)
     gpus = [gpu for gpu in case.gpus if gpu.facts.uuid in used] if used else list(case.gpus)
-    places = [(gpu, nodes.get(_address(gpu))) for gpu in gpus]
+    places = [(gpu, nodes.get(gpu.facts.kernel_address)) for gpu in gpus]
     near = {node for _, node in places if node is not None}
     if process is None or len(process.node_shares) < 2 or not near or None in {node for _, node in places}:
         return None
@@ -95,9 +93,3 @@ def _of_rank(case: RunCase, rank: RankWindow, limits: Thresholds) -> Draft | Non
         hint="no promise: no figure for the gain could be verified",
         verify=f"Most of the CPU time on node {node}, and samples per second up",
     )
-
-
-def _address(gpu: GpuWindow) -> str:
-    """As the kernel writes it: NVML has eight digits of the domain, sysfs four."""
-    domain, _, rest = (gpu.facts.pci_bus_id or "").lower().partition(":")
-    return f"{domain[-_ADDRESS_DIGITS:]}:{rest}"

@@ -30,6 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_16_bits
+from gpuwatch.diagnosis.advice.precision import TENSOR_CORES_FROM
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -58,7 +59,9 @@ def shape_misaligned(case: RunCase, limits: Thresholds) -> Draft | None:
     rank = case.run.critical
     model, generation = rank.facts.model, capability(case.gpus)
     share = model.misaligned_share
-    if generation is None or generation < (7, 0) or rank.steps_total < limits.steps or not trains_in_16_bits(model):
+    if generation is None or generation < TENSOR_CORES_FROM:
+        return None
+    if rank.steps_total < limits.steps or not trains_in_16_bits(model):
         return None
     sides = _sides(model.misaligned_shape)
     if share is None or share < limits.parameter_share or not sides:

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 from gpuwatch.diagnosis.advice.compute import capability, hinted_range, trains_in_float32
 from gpuwatch.diagnosis.advice.fixes import setup_edit
+from gpuwatch.diagnosis.advice.precision import BF16_FROM
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, rule
 from gpuwatch.diagnosis.thresholds import threshold
@@ -56,7 +57,7 @@ class Thresholds:
 def tf32_off(case: RunCase, limits: Thresholds) -> Draft | None:
     model = case.run.critical.facts.model
     generation = capability(case.gpus)
-    if generation is None or generation < (8, 0) or not trains_in_float32(model):
+    if generation is None or generation < BF16_FROM or not trains_in_float32(model):
         return None
     matmul = model.matmul_share or 0.0
     if model.float32_matmul_precision != "highest" or matmul < limits.matmul_share:

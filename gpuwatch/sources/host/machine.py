@@ -455,6 +455,11 @@ class NumaNodes:
         """The node of a core."""
         return None if core is None else self._by_core.get(core)
 
+    def cores_of(self, node: int) -> str | None:
+        """The cores of a node as the kernel lists them, "0-31,64-95"; None where there is no such node."""
+        raw = read_once(f"{self._sys_root}/devices/system/node/node{node}/cpulist", 4096)
+        return shown(raw.strip()) or None if raw is not None else None
+
     def by_node(self, used: Iterable[tuple[int | None, float | None]]) -> tuple[float, ...]:
         """(core it ran on, cores it used) of several, added up by node.
 

@@ -471,12 +471,13 @@ def questions(driver: Driver) -> list[Question]:
 
 
 def survey(machine: Machine) -> None:
-    """Asks everything of every GPU, one line an answer; the last line bears the versions."""
+    """Asks everything of every GPU, one line an answer, and polls it once; the last line bears the versions."""
     output = machine.output
     for gpu in machine.gpus:
         for question in questions(machine.driver):
             answer = ask(gpu.caller, *question)
             output.line(answer={"uuid": gpu.uuid, "index": gpu.index, **answer})
+        output.line(next=machine.lanes.interval + 2, samples=gpu.poll(time.monotonic()))
     output.line(done=machine.versions)
 
 

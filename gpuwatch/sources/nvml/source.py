@@ -324,6 +324,8 @@ class NvmlSurvey:
     cuda_version: str | None = None
     complete: bool = False
     reason: str | None = None
+    gpus: tuple[GpuFacts, ...] = ()
+    statuses: tuple[GpuStatus, ...] = ()
 
 
 def survey(timeout_seconds: float, env: Mapping[str, str] | None = None) -> NvmlSurvey:
@@ -345,13 +347,13 @@ def survey(timeout_seconds: float, env: Mapping[str, str] | None = None) -> Nvml
         reason = f"The NVIDIA driver has not answered within {timeout_seconds:g} s{where}."
     else:
         reason = f"The process that calls NVML ended early (code {code}){where}. {last_words}".strip()
-    return NvmlSurvey(found.answers, reason=reason)
+    return replace(found, reason=reason)
 
 
 def _read(output: bytes) -> NvmlSurvey:
     answers: list[NvmlAnswer] = []
     versions: dict[str, Any] | None = None
-    reason = None
+    samples: list[object] = []
     for line in output.splitlines():
         try:
             content = json.loads(line)
@@ -363,9 +365,16 @@ def _read(output: bytes) -> NvmlSurvey:
             versions = content["done"]
         else:
             message = decode(line)
-            states = [sample for sample in message.samples if isinstance(sample, NvmlState)] if message else []
-            reason = next((state.reason for state in states), reason)
-    return NvmlSurvey(tuple(answers), **(versions or {}), complete=versions is not None, reason=reason)
+            samples += message.samples if message else ()
+    reason = next((sample.reason for sample in reversed(samples) if isinstance(sample, NvmlState)), None)
+    return NvmlSurvey(
+        tuple(answers),
+        **(versions or {}),
+        complete=versions is not None,
+        reason=reason,
+        gpus=tuple(sample for sample in samples if isinstance(sample, GpuFacts)),
+        statuses=tuple(sample for sample in samples if isinstance(sample, GpuStatus)),
+    )
 
 
 _FIRST_NS = 60 * 10**9
