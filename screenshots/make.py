@@ -1,7 +1,8 @@
 """Makes the pictures of the README from the demo: `python screenshots/make.py`.
 
-Seeded and on a clock that jumps, so the same code gives the same pictures. SVG always; PNG where a Chromium is
-installed (with a font that has braille, such as DejaVu: `apt-get install chromium fonts-dejavu`).
+Seeded and on a clock that jumps, so the same code gives the same pictures; only `tune`, which is made when it is named,
+shows what a real program did on this machine. SVG always; PNG where a Chromium is installed (with a font that has
+braille, such as DejaVu: `apt-get install chromium fonts-dejavu`).
 """
 
 from __future__ import annotations
@@ -96,6 +97,21 @@ def report_picture(scenario: str) -> str:
     return console.export_svg(title="gpuwatch report")
 
 
+def tune_picture() -> str:
+    """A real search, on the benchmarks' slow dataset: two minutes."""
+    words = ["gpuwatch", "tune", "loader", "--seconds", "5", "--", "python", "slow_dataset.py"]
+    command = [sys.executable, "-m", *words[:-2], sys.executable, words[-1]]
+    folder = HERE.parent / "benchmarks" / "scripts"
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "PATH": f"{Path(sys.executable).parent}:{os.defpath}"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    console = Console(record=True, width=112, file=io.StringIO())
+    console.print(Text(f"$ {' '.join(words)}\n", style="bold green"))
+    colours = {"Result": "bold yellow", "+": "green", "-": "red", "@@": "cyan"}
+    for line in done.stdout.splitlines()[1:]:
+        console.print(Text(line, style=next((colours[head] for head in colours if line.startswith(head)), "")))
+    return console.export_svg(title="gpuwatch tune")
+
+
 def page_picture(scenario: str, png: Path) -> None:
     """The top of the report's page, as a wide and light screen shows it."""
     with tempfile.TemporaryDirectory() as folder:
@@ -136,6 +152,8 @@ def main() -> None:
         for name, scenario, size, keys in PICTURES
     }
     made[REPORT[0]] = lambda: report_picture(REPORT[1])
+    if "tune" in wanted:
+        made["tune"] = tune_picture
     for name, make in made.items():
         if wanted and name not in wanted:
             continue
