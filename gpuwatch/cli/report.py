@@ -87,8 +87,7 @@ def _report(arguments: argparse.Namespace) -> int:
     _check(arguments)
     write = output_to(arguments.output)
     with_curves = arguments.format == "html" or arguments.series
-    observe = _watch if arguments.file is None else _read
-    seen = leave_out(observe(arguments, with_curves), arguments.config.settings.ignored)
+    seen = observed(arguments, with_curves=with_curves)
     document = build_report(seen, with_series=with_curves)
     write(_patch(seen, document) if arguments.patch else _rendered(document, arguments))
     append_step_summary(lambda: _step_summaries(document))
@@ -96,6 +95,12 @@ def _report(arguments: argparse.Namespace) -> int:
         return ExitCode.INTERRUPTED
     failing = _FAILING[arguments.fail_on]
     return ExitCode.FINDINGS if any(each.severity in failing for each in document.findings) else ExitCode.OK
+
+
+def observed(arguments: argparse.Namespace, *, with_curves: bool = False) -> Observation:
+    """What was seen of the machine and its runs, live or in a recording."""
+    observe = _watch if arguments.file is None else _read
+    return leave_out(observe(arguments, with_curves), arguments.config.settings.ignored)
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -44,6 +44,7 @@ examples:
   gpuwatch tune loader --budget 10m -- python train.py --epochs 1
   gpuwatch tune --format md -o tuned.md -- python train.py
   gpuwatch tune batch-size -- python train.py
+  gpuwatch tune config train.yaml -o tuned.yaml --attach 4711
   gpuwatch tune batch-size --memory 8G --seconds 10 -- python train.py --batch-size {}
 
 It tries what the findings of a first run advise and the hook can set: num_workers, prefetch_factor,
@@ -57,7 +58,10 @@ exit codes: 0 done, also with nothing to gain; 2 nothing could be measured; 130 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line of `gpuwatch tune`."""
-    parser.usage = "gpuwatch tune [loader | batch-size] [OPTION ...] -- COMMAND..."
+    parser.usage = (
+        "gpuwatch tune [loader | batch-size] [OPTION ...] -- COMMAND...\n"
+        "       gpuwatch tune config FILE [-o FILE] [--attach PID | --recording FILE]"
+    )
     parser.description = (
         "Runs COMMAND once as it is, then tries the settings that its findings advise, each in fresh processes\n"
         "in turns with what was best before, keeps what is proved faster, and ends with one patch.\n"
@@ -68,10 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("loader", "batch-size"),
-        metavar="loader | batch-size",
-        help="only the settings of the training's DataLoader; or its batch size",
+        metavar="loader | batch-size | config",
+        help="only the settings of the training's DataLoader; its batch size; or a copy of a configuration",
     )
+    parser.add_argument("file", nargs="?", metavar="FILE", help="with config: a .yaml, .json or .toml file")
     parser.add_argument(
         "--budget", type=positive, default=_BUDGET_SECONDS, metavar="TIME", help="such as 20m or 2h (default 20m)"
     )
@@ -91,12 +95,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes.add_argument(
         "--target-utilization", type=_percent, metavar="PERCENT", help="the smallest size that keeps GPUs so busy"
     )
+    config = parser.add_argument_group("config").add_mutually_exclusive_group()
+    config.add_argument("--attach", metavar="PID", help="change what a minute of this run gives a reason for")
+    config.add_argument("--recording", metavar="FILE", help="or what a recording of it does")
     parser.add_argument("--format", choices=("text", "json", "md"), default="text", help="default text")
     add_output(parser)
 
 
 def tune(arguments: argparse.Namespace) -> int:
     """Runs the command."""
+    if arguments.what not in (None, "loader", "batch-size", "config"):
+        raise GpuwatchError(
+            f"{arguments.what} is none of loader, batch-size and config; the command comes after --: "
+            "gpuwatch tune -- python train.py"
+        )
+    if arguments.what == "config":
+        return _tune_config(arguments)
+    if arguments.file is not None:
+        raise GpuwatchError(f"write `--` before the command: gpuwatch tune -- {arguments.file} ...")
     try:
         command = checked_command(arguments.command_line)
     except TrialError as error:
@@ -141,6 +157,14 @@ def tune(arguments: argparse.Namespace) -> int:
     if arguments.yes_apply and not tuning.interrupted:
         _apply(result.patch)
     return ExitCode.INTERRUPTED if tuning.interrupted else ExitCode.OK
+
+
+def _tune_config(arguments: argparse.Namespace) -> int:
+    if arguments.file is None or arguments.command_line:
+        raise GpuwatchError("name the configuration: gpuwatch tune config train.yaml")
+    from gpuwatch.cli.tune_config import tune_config
+
+    return tune_config(arguments.file, arguments.output, attach=arguments.attach, recording=arguments.recording)
 
 
 def _tune_batch_size(arguments: argparse.Namespace, command: list[str]) -> int:

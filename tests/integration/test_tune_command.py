@@ -127,6 +127,36 @@ def test_a_loop_without_a_loader_is_asked_where_its_size_goes(work: Path) -> Non
     assert "no DataLoader was read in training: write {} in the command" in refused.stderr
 
 
+def test_a_configuration_is_copied_with_what_the_machine_gives_a_reason_for(work: Path) -> None:
+    (work / "train.yaml").write_bytes(b"num_workers: 4096  # many\r\nlr: 1\r\n")
+    words = ("tune", "config", "train.yaml")
+    result = gpuwatch(work.parent, *words, cwd=work)
+    assert result.returncode == 0 and "too-many-workers" in result.stdout and "only this machine" in result.stderr
+    (work / "train.yaml").write_bytes(b"num_workers: 1 \r\nlr: 1")
+    assert gpuwatch(work.parent, *words, "-o", "copy.yaml", cwd=work).returncode == 0
+    assert (work / "copy.yaml").read_bytes() == (work / "train.yaml").read_bytes()
+    assert "give another file" in gpuwatch(work.parent, *words, "-o", "train.yaml", cwd=work).stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("train.txt", b"num_workers: 1", "no .yaml, .json or .toml file"),
+        ("train.yaml", b"num_workers: \xff\xfe", "not UTF-8"),
+        ("train.yaml", b"num_workers: 1\nnum_workers: 2", "num_workers twice"),
+        ("train.yaml", b"lr: 1", "no key that gpuwatch knows"),
+    ],
+    ids=["kind", "bytes", "double", "unknown"],
+)
+def test_a_configuration_of_which_nothing_can_be_made_is_one_sentence(
+    work: Path, name: str, content: bytes, why: str
+) -> None:
+    (work / name).write_bytes(content)
+    result = gpuwatch(work.parent, "tune", "config", name, cwd=work)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert why in result.stderr and result.stderr.count("\n") == 1
+
+
 def test_ctrl_c_ends_the_training_too(work: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gpuwatch", "tune", "--seconds", "600", "--", sys.executable, "loop.py"]
     with subprocess.Popen(
