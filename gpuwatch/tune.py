@@ -71,7 +71,7 @@ def best(tried: Sequence[Tried]) -> Tried | None:
 
 
 def _has_levelled_off(fitting: Sequence[Tried], times: int) -> bool:
-    """Whether the largest sizes, so many of them, are not faster than the one before them."""
+    """Whether the largest size, or the largest two, are no faster than the one before them."""
     if len(fitting) <= times:
         return False
     *_, before = fitting[: len(fitting) - times]
@@ -117,7 +117,7 @@ def find_batch_size(
 
     Args:
         step: One training step on a batch: forward, backward and optimizer.
-        make_batch: Makes a batch of so many samples, on the device.
+        make_batch: Makes a batch of that many samples, on the device.
         model: The torch module that the step trains.
         optimizer: Its torch optimizer.
         start: The first size.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from gpuwatch import __version__
-from gpuwatch.cli.arguments import add_output, number
-from gpuwatch.cli.output import ExitCode, GpuwatchError, append_step_summary, output_to, say
+from gpuwatch.cli.arguments import add_output, number, parse
+from gpuwatch.cli.config import apply_config
+from gpuwatch.cli.output import ExitCode, GpuwatchError, OutputFile, append_step_summary, output_to, say, write_stdout
+from gpuwatch.cli.report import observed
 from gpuwatch.cli.run import hooked_environment, inherited_environment
 from gpuwatch.cli.signals import StopSignals
 from gpuwatch.cli.trial import (
@@ -24,8 +28,13 @@ from gpuwatch.cli.trial import (
     say_where_it_writes,
     scratch_hint,
 )
+from gpuwatch.edits.config_file import LARGEST as LARGEST_CONFIG
 from gpuwatch.edits.source import read_source
+from gpuwatch.edits.tuned_config import Wish, tuned_config, wishes_of
+from gpuwatch.edits.workspace import CannotEditError
 from gpuwatch.numbers import duration_words
+from gpuwatch.sources.host.machine import Cgroups
+from gpuwatch.sources.host.source import affinity_core_count
 from gpuwatch.text import json_text
 from gpuwatch.trial import batch_size
 from gpuwatch.trial.batch_size import SizeSearch
@@ -38,6 +47,8 @@ from gpuwatch.trial.tuning import Tuning
 from gpuwatch.tune import LARGEST
 
 _BUDGET_SECONDS = 1200.0
+_WATCHED_SECONDS = 60.0
+_MOST_SOURCES = 500
 _EXAMPLES = """\
 examples:
   gpuwatch tune -- python train.py
@@ -162,9 +173,75 @@ def tune(arguments: argparse.Namespace) -> int:
 def _tune_config(arguments: argparse.Namespace) -> int:
     if arguments.file is None or arguments.command_line:
         raise GpuwatchError("name the configuration: gpuwatch tune config train.yaml")
-    from gpuwatch.cli.tune_config import tune_config
+    return _tuned_copy(arguments.file, arguments.output, attach=arguments.attach, recording=arguments.recording)
 
-    return tune_config(arguments.file, arguments.output, attach=arguments.attach, recording=arguments.recording)
+
+def _tuned_copy(name: str, output: str | None, *, attach: str | None, recording: str | None) -> int:
+    """Writes the copy to `output`, or stdout; what changed and what did not is said on stderr.
+
+    Raises:
+        GpuwatchError: the file cannot be read, or nothing can be made of it.
+    """
+    text = _text(name)
+    if output is not None and Path(output).resolve() == Path(name).resolve():
+        raise GpuwatchError(f"{name} stays as it is: give another file with -o")
+    write = write_stdout if output in (None, "-") else OutputFile(str(output)).write
+    wishes: list[Wish] = []
+    advice: list[str] = []
+    cores = _cores() if attach is None and recording is None else None
+    if cores is None:
+        live = ("--attach", str(attach), "--duration", f"{_WATCHED_SECONDS:g}")
+        arguments = parse(["report", *(live if recording is None else (recording,))])
+        apply_config(arguments)
+        wishes, advice = wishes_of(observed(arguments).snapshot.findings)
+    try:
+        found = tuned_config(name, text, wishes, cores, _sources(Path(name)))
+    except CannotEditError as error:
+        raise GpuwatchError(f"{error}: nothing is changed") from error
+    write(found.text.encode("utf-8"))
+    for sentence in found.changed:
+        say(f"gpuwatch: {sentence}")
+    for sentence in (*found.left, *advice):
+        say(f"gpuwatch: left to you: {sentence}")
+    if not found.changed:
+        say(f"gpuwatch: nothing to change in {name}")
+    if cores is not None:
+        say("gpuwatch: only this machine was looked at; --attach PID or --recording FILE brings what a run shows")
+    return ExitCode.OK
+
+
+def _text(name: str) -> str:
+    path = Path(name)
+    if path.suffix.lower() not in (".yaml", ".yml", ".json", ".toml"):
+        raise GpuwatchError(f"{name} is no .yaml, .json or .toml file: give a training's configuration")
+    with path.open("rb") as file:
+        data = file.read(4 * LARGEST_CONFIG + 1)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise GpuwatchError(f"{name} is not UTF-8 text: give a training's configuration") from error
+
+
+def _sources(config: Path) -> dict[str, str]:
+    """The Python files below the working folder, or next to the configuration, that may read it."""
+    folders = dict.fromkeys([Path.cwd(), config.resolve().parent])
+    found: dict[str, str] = {}
+    for folder in folders:
+        for path in islice(folder.rglob("*.py"), _MOST_SOURCES):
+            if "site-packages" in path.parts or path.resolve() in {Path(each).resolve() for each in found}:
+                continue
+            try:
+                found[os.path.relpath(path)] = path.read_bytes()[: 4 * LARGEST_CONFIG].decode("utf-8", "replace")
+            except OSError:
+                continue
+    return found
+
+
+def _cores() -> int:
+    """That a process started here may use."""
+    allowed = affinity_core_count(0) or os.cpu_count() or 1
+    quota = Cgroups(Path("/proc"), Path("/sys/fs/cgroup")).cpu_limit("self").quota_cores
+    return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 
 def _tune_batch_size(arguments: argparse.Namespace, command: list[str]) -> int:

@@ -35,7 +35,7 @@ LOG_NS = 900 * SECOND_NS  # as long as the raw steps of a hooked trainer
 _SINGLE_NS = 120 * SECOND_NS  # twice the rules' window; older tallies are merged
 _MERGED_NS = 15 * SECOND_NS
 _SUMMED_NS = 8 * SECOND_NS
-"""A window takes tallies in sums of so many seconds: it slides once a second, and adding each one again is most of its
+"""A window takes tallies in sums of this length: it slides once a second, and adding each one again is most of its
 cost, 8 ms with 128 workers."""
 _LONG_START_SECONDS = 30.0
 """Of waits for first batches in a window in which no epoch began: workers take that long to start nowhere."""
