@@ -98,8 +98,7 @@ class WorkerAdvice:
         """The value's origin in words, with the cap that binds."""
         if self.cap is None:
             verb = "worker keeps" if self.count == 1 else "workers keep"
-            margin = "a fifth" if self.margin >= MARGIN - 1.0 - 1e-6 else percent(self.margin)
-            return f"{self.count} {verb} up with {margin} of margin"
+            return f"{self.count} {verb} up, with {percent(min(self.margin, MARGIN - 1.0))} to spare"
         return f"{self.needed} worker{'' if self.needed == 1 else 's'} would keep up, but {self.cap.reason}"
 
 

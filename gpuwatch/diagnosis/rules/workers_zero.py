@@ -139,7 +139,7 @@ def _evidence(cost: StepCost) -> tuple[Measure, ...]:
             Measure(
                 "batch_cpu_share",
                 round(cost.batch_cpu_share, 3),
-                f"loading computes {percent(cost.batch_cpu_share)} of its time, {_rest(cost)}",
+                f"loading computes {percent(cost.batch_cpu_share)} of its time and {_rest(cost)}",
             )
         )
     return tuple(measures)
@@ -147,7 +147,7 @@ def _evidence(cost: StepCost) -> tuple[Measure, ...]:
 
 def _rest(cost: StepCost) -> str:
     in_line = cost.batch_demand_share - cost.batch_cpu_share
-    return f"waits for a core {percent(in_line)}" if in_line >= 0.05 else "and waits for the rest"
+    return f"waits for a core {percent(in_line)}" if in_line >= 0.05 else "waits otherwise"
 
 
 def _text(loader: LoaderFacts, cost: StepCost, advice: WorkerAdvice, cores_seen: int | None, *, by_thread: bool) -> str:
