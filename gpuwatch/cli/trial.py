@@ -193,14 +193,14 @@ def _exit_code(result: TrialResult, fail_if: str | None) -> int:
 
 
 def _runs(text: str) -> int:
-    return _whole(text, 1, _MOST_RUNS, "runs")
+    return whole(text, 1, _MOST_RUNS, "runs")
 
 
 def _steps(text: str) -> int:
-    return _whole(text, 10, 10**9, "steps")
+    return whole(text, 10, 10**9, "steps")
 
 
-def _whole(text: str, least: int, most: int, what: str) -> int:
+def whole(text: str, least: int, most: int, what: str) -> int:
     if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not between {least} and {most} {what}")
     return int(text)

@@ -27,6 +27,7 @@ from gpuwatch.cli.trial import (
     positive,
     say_where_it_writes,
     scratch_hint,
+    whole,
 )
 from gpuwatch.edits.config_file import LARGEST as LARGEST_CONFIG
 from gpuwatch.edits.source import read_source
@@ -42,7 +43,7 @@ from gpuwatch.trial.changes import Arm, TrialError, checked_command
 from gpuwatch.trial.render import patch_of
 from gpuwatch.trial.results import RunResult, Steady
 from gpuwatch.trial.runner import Runner, Stopping
-from gpuwatch.trial.tuned import TuneResult, document, render_markdown, render_text
+from gpuwatch.trial.tuned import MOST_RUNS, TuneResult, document, render_markdown, render_text
 from gpuwatch.trial.tuning import Tuning
 from gpuwatch.tune import LARGEST
 
@@ -90,9 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget", type=positive, default=_BUDGET_SECONDS, metavar="TIME", help="such as 20m or 2h (default 20m)"
     )
-    parser.add_argument(
-        "--runs", type=int, choices=range(2, 21), default=3, metavar="N", help="runs of what is kept, 2-20 (default 3)"
-    )
+    parser.add_argument("--runs", type=_runs, default=3, metavar="N", help="runs of what is kept, 2-20 (default 3)")
     add_runs(parser)
     parser.add_argument(
         "--yes-apply", action="store_true", help="apply the patch, in a git work tree without uncommitted changes"
@@ -282,10 +281,12 @@ def _tune_batch_size(arguments: argparse.Namespace, command: list[str]) -> int:
     return ExitCode.OK if search.recommended is not None else ExitCode.CANNOT_MEASURE
 
 
+def _runs(text: str) -> int:
+    return whole(text, 2, MOST_RUNS, "runs")
+
+
 def _size(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= LARGEST:
-        raise argparse.ArgumentTypeError(f"a batch size is a number from 1 to {LARGEST}, not {text!r}")
-    return int(text)
+    return whole(text, 1, LARGEST, "samples")
 
 
 def _percent(text: str) -> float:

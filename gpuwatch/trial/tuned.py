@@ -21,6 +21,8 @@ from gpuwatch.trial.tuning import Attempt, Tuning
 
 _HEADING = ("tried", "change", "outcome")
 _LONGEST_LABEL = 40
+MOST_RUNS = 20
+"""What is tried so often takes hours already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +145,13 @@ def _effort(result: TuneResult) -> str:
 
 
 def _row(each: Attempt) -> tuple[str, str, str]:
-    words = each.outcome
+    words: str = each.outcome
     if each.outcome == "dropped":
-        return each.candidate.label, change_words(each.judgement), f"dropped: {verdict_words(each.judgement)}"
+        words = f"dropped: {verdict_words(each.judgement)}"
+        needed = each.runs_needed
+        if needed is not None and needed <= MOST_RUNS:
+            words += f"; --runs {needed} would show {100 * ((each.judgement.ratio or 1.0) - 1.0):.0f} %"
+        return each.candidate.label, change_words(each.judgement), words
     return each.candidate.label, change_words(each.judgement), f"{words}: {each.reason}" if each.reason else words
 
 

@@ -7,6 +7,7 @@ compared with the program as it is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -71,6 +72,18 @@ class Attempt:
     outcome: Outcome
     judgement: Judgement = NOT_JUDGED
     reason: str | None = None  # why it failed, had no effect or was not tried
+    runs: int = 0  # with it, that count
+
+    @property
+    def runs_needed(self) -> int | None:
+        """How many runs of each would show what these hint at, four times of five; None where they hint at nothing.
+
+        What a number of runs can show falls with its square root.
+        """
+        ratio, detectable = self.judgement.ratio, self.judgement.detectable
+        if self.judgement.verdict != "no detectable change" or not detectable or ratio is None or ratio <= 1.0:
+            return None
+        return math.ceil(self.runs * (math.log1p(detectable) / math.log(ratio)) ** 2)
 
 
 def advised(findings: Sequence[Finding], *, only_loader: bool) -> tuple[Candidate, ...]:
@@ -188,10 +201,11 @@ class Tuning:
             if self._is_hopeless(arm):
                 break
         judgement = self._judged(self.kept, arm)
+        count = len(self.rates(arm))
         if judgement.verdict != "faster":
-            return Attempt(candidate, "dropped", judgement)
+            return Attempt(candidate, "dropped", judgement, runs=count)
         self.kept = arm
-        return Attempt(candidate, "kept", judgement)
+        return Attempt(candidate, "kept", judgement, runs=count)
 
     def _is_so(self, candidate: Candidate) -> bool:
         kept = {change.name for change in self.kept.changes}

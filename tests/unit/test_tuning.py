@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,9 +13,9 @@ from trial_runs import Silent, facts, run, seen_with
 
 from gpuwatch.diagnosis.finding import CallEdit, Edit, Finding, Fix, Gain, Level, SetupEdit, Severity, TransferEdit
 from gpuwatch.trial.changes import Arm, Change, Place, TrialError
-from gpuwatch.trial.results import Failure, RunResult
+from gpuwatch.trial.results import Failure, Judgement, RunResult
 from gpuwatch.trial.tuned import TuneResult, document, headline, render_markdown, render_text
-from gpuwatch.trial.tuning import Tuning, advised
+from gpuwatch.trial.tuning import Attempt, Candidate, Tuning, advised
 
 WORKERS = CallEdit("DataLoader", "/home/me/train.py", 12, {"num_workers": "4", "persistent_workers": "True"})
 PINNED = CallEdit("DataLoader", "/home/me/train.py", 12, {"pin_memory": "True"})
@@ -160,6 +161,16 @@ class TestWhatIsKept:
         tuning = tuned(runs)
         assert (tuning.runs_made, tuning.attempts) == (1, [])
         assert headline(TuneResult(tuning, 20.0, None)).startswith("nothing to gain: no finding")
+
+
+def test_a_speed_that_scatters_says_how_many_runs_would_show_what_these_hint_at() -> None:
+    hint = Judgement("no detectable change", 1.1, detectable=0.15)
+    attempt = Attempt(Candidate((Change("num_workers", 4),), "workers-zero"), "dropped", hint, runs=3)
+    assert attempt.runs_needed == math.ceil(3 * (math.log(1.15) / math.log(1.1)) ** 2) == 7
+    tuning = Tuning(["python", "train.py"], {}, attempts=[attempt])
+    assert "; --runs 7 would show 10 %" in render_text(TuneResult(tuning, 20.0, None))
+    slower = replace(attempt, judgement=replace(hint, ratio=0.97))
+    assert slower.runs_needed is None
 
 
 class TestWhatGoesWrong:
