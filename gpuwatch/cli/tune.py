@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 from gpuwatch import __version__
@@ -31,9 +30,11 @@ from gpuwatch.cli.trial import (
 )
 from gpuwatch.edits.config_file import LARGEST as LARGEST_CONFIG
 from gpuwatch.edits.source import read_source
-from gpuwatch.edits.tuned_config import Wish, tuned_config, wishes_of
+from gpuwatch.edits.tuned_config import tuned_config, wishes_of
 from gpuwatch.edits.workspace import CannotEditError
 from gpuwatch.numbers import duration_words
+from gpuwatch.report.build import verdict
+from gpuwatch.report.observation import Observation
 from gpuwatch.sources.host.machine import Cgroups
 from gpuwatch.sources.host.source import affinity_core_count
 from gpuwatch.text import json_text
@@ -50,6 +51,9 @@ from gpuwatch.tune import LARGEST
 _BUDGET_SECONDS = 1200.0
 _WATCHED_SECONDS = 60.0
 _MOST_SOURCES = 500
+_MOST_ENTRIES = 20_000
+_LONGEST_SOURCE = 4 * LARGEST_CONFIG  # bytes
+_LIBRARIES = frozenset({"site-packages", "node_modules", "__pycache__"})
 _EXAMPLES = """\
 examples:
   gpuwatch tune -- python train.py
@@ -121,6 +125,8 @@ def tune(arguments: argparse.Namespace) -> int:
         )
     if arguments.what == "config":
         return _tune_config(arguments)
+    if arguments.attach is not None or arguments.recording is not None:
+        raise GpuwatchError("--attach and --recording are for `gpuwatch tune config FILE`")
     if arguments.file is not None:
         raise GpuwatchError(f"write `--` before the command: gpuwatch tune -- {arguments.file} ...")
     try:
@@ -171,7 +177,9 @@ def tune(arguments: argparse.Namespace) -> int:
 
 def _tune_config(arguments: argparse.Namespace) -> int:
     if arguments.file is None or arguments.command_line:
-        raise GpuwatchError("name the configuration: gpuwatch tune config train.yaml")
+        raise GpuwatchError("name the configuration and no command: gpuwatch tune config train.yaml --attach PID")
+    if arguments.yes_apply or arguments.format != "text":
+        raise GpuwatchError("a configuration is copied, so --yes-apply and --format have no meaning: give -o FILE")
     return _tuned_copy(arguments.file, arguments.output, attach=arguments.attach, recording=arguments.recording)
 
 
@@ -185,16 +193,17 @@ def _tuned_copy(name: str, output: str | None, *, attach: str | None, recording:
     if output is not None and Path(output).resolve() == Path(name).resolve():
         raise GpuwatchError(f"{name} stays as it is: give another file with -o")
     write = write_stdout if output in (None, "-") else OutputFile(str(output)).write
-    wishes: list[Wish] = []
-    advice: list[str] = []
-    cores = _cores() if attach is None and recording is None else None
-    if cores is None:
+    seen: Observation | None = None
+    if attach is not None or recording is not None:
         live = ("--attach", str(attach), "--duration", f"{_WATCHED_SECONDS:g}")
         arguments = parse(["report", *(live if recording is None else (recording,))])
         apply_config(arguments)
-        wishes, advice = wishes_of(observed(arguments).snapshot.findings)
+        seen = observed(arguments)
+    wishes, advice = wishes_of(seen.snapshot.findings) if seen is not None else ([], [])
+    sources, are_all = _sources(Path(name))
+    cores = _cores() if seen is None else None
     try:
-        found = tuned_config(name, text, wishes, cores, _sources(Path(name)))
+        found = tuned_config(name, text, wishes, cores, sources, are_all_sources=are_all, has_gpu=_has_gpu())
     except CannotEditError as error:
         raise GpuwatchError(f"{error}: nothing is changed") from error
     write(found.text.encode("utf-8"))
@@ -204,36 +213,66 @@ def _tuned_copy(name: str, output: str | None, *, attach: str | None, recording:
         say(f"gpuwatch: left to you: {sentence}")
     if not found.changed:
         say(f"gpuwatch: nothing to change in {name}")
-    if cores is not None:
+    if seen is None:
         say("gpuwatch: only this machine was looked at; --attach PID or --recording FILE brings what a run shows")
-    return ExitCode.OK
+        return ExitCode.OK
+    for line in verdict(seen):
+        if not found.changed or not line.judged:
+            say(f"gpuwatch: {line.sentence}")
+    return ExitCode.INTERRUPTED if seen.interrupted else ExitCode.OK
 
 
 def _text(name: str) -> str:
     path = Path(name)
     if path.suffix.lower() not in (".yaml", ".yml", ".json", ".toml"):
         raise GpuwatchError(f"{name} is no .yaml, .json or .toml file: give a training's configuration")
+    if path.exists() and not path.is_file():
+        raise GpuwatchError(f"{name} is not a file: give a training's configuration")
     with path.open("rb") as file:
         data = file.read(4 * LARGEST_CONFIG + 1)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
+        if len(data) > 4 * LARGEST_CONFIG:
+            raise GpuwatchError(f"{name} is too long to be edited: nothing is changed") from error
         raise GpuwatchError(f"{name} is not UTF-8 text: give a training's configuration") from error
 
 
-def _sources(config: Path) -> dict[str, str]:
-    """The Python files below the working folder, or next to the configuration, that may read it."""
-    folders = dict.fromkeys([Path.cwd(), config.resolve().parent])
+def _sources(config: Path) -> tuple[dict[str, str], bool]:
+    """The Python files below the working folder, or next to the configuration, that may read it; whether that is all.
+
+    Libraries, hidden folders and links to folders are left out; folders of data may hold millions of files.
+    """
+    pending = list(dict.fromkeys([Path.cwd().resolve(), config.resolve().parent]))
     found: dict[str, str] = {}
-    for folder in folders:
-        for path in islice(folder.rglob("*.py"), _MOST_SOURCES):
-            if "site-packages" in path.parts or path.resolve() in {Path(each).resolve() for each in found}:
-                continue
-            try:
-                found[os.path.relpath(path)] = path.read_bytes()[: 4 * LARGEST_CONFIG].decode("utf-8", "replace")
-            except OSError:
-                continue
-    return found
+    visited: set[Path] = set()
+    is_all = True
+    entries_left = _MOST_ENTRIES
+    while pending:
+        folder = pending.pop(0)
+        if folder in visited:
+            continue
+        visited.add(folder)
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    entries_left -= 1
+                    if entries_left < 0 or len(found) >= _MOST_SOURCES:
+                        return found, False
+                    if entry.is_dir(follow_symlinks=False):
+                        if not entry.name.startswith(".") and entry.name not in _LIBRARIES:
+                            pending.append(Path(entry.path))
+                    elif entry.name.endswith(".py") and entry.is_file():
+                        with Path(entry.path).open("rb") as file:
+                            found[os.path.relpath(entry.path)] = file.read(_LONGEST_SOURCE).decode("utf-8", "replace")
+                            is_all = is_all and not file.read(1)
+        except OSError:
+            is_all = False
+    return found, is_all
+
+
+def _has_gpu() -> bool:
+    return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/dev", name).exists() for name in ("dxg", "kfd"))
 
 
 def _cores() -> int:

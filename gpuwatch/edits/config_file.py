@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuwatch.edits.workspace import CannotEditError
@@ -20,11 +20,12 @@ LARGEST = 64 * 1024
 _MOST_NODES = 20_000  # with each alias counted as all that it repeats
 _DEEPEST = 64  # ruamel.yaml calls itself for each level, and its scanner walks all open brackets for each token
 _WORDS = {"True": "true", "False": "false", "None": "null"}
+_SPOKEN = {"yes": "true", "on": "true", "no": "false", "off": "false"}  # unquoted in YAML 1.1, which PyYAML reads
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value: its keys from the outermost inwards, as far as the format shows them, and where it is written."""
+    """One value: its keys from the outermost inwards, and where it is written, without anchor and tag."""
 
     keys: tuple[str, ...]
     start: int
@@ -49,7 +50,7 @@ def scalars(path: str, text: str) -> list[Scalar]:
     kind = path.lower().rpartition(".")[2]
     if kind == "json":
         load(path, text)
-        return [Scalar((match[1],), *match.span(2), match[2]) for match in _JSON.finditer(text)]
+        return list(_in_json(text))
     if kind == "toml":
         content = load(path, text)
         return [each for each in _in_toml(text) if _is_in(content, each.keys)]
@@ -67,7 +68,7 @@ def load(path: str, text: str) -> Any:
         try:
             return json.loads(text, object_pairs_hook=lambda pairs: _without_doubles(path, pairs))
         except (ValueError, RecursionError) as error:
-            raise CannotEditError(f"{path} is not JSON that can be parsed") from error
+            raise CannotEditError(f"{path} is not JSON that can be parsed: {error}") from error
     if kind == "toml":
         return _load_toml(path, text)
     with _yaml(path, "safe") as yaml:
@@ -76,7 +77,8 @@ def load(path: str, text: str) -> Any:
 
 def same(written: str, value: str) -> bool:
     """Whether a value of a file is the one that Python writes so."""
-    return written.strip().lower() == word(value).lower()
+    said = written.strip().lower()
+    return _SPOKEN.get(said, said) == word(value).lower()
 
 
 def word(value: str) -> str:
@@ -102,8 +104,8 @@ def with_value(path: str, text: str, at: Scalar, value: str, comment: str | None
     check_change(path, text, changed, at.key)
     if comment is None or path.lower().endswith(".json"):
         return changed
-    end = changed.find("\n", at.start)
-    end = len(changed) if end < 0 else end - changed[:end].endswith("\r")
+    line_end = _LINE_END.search(changed, at.start)
+    end = len(changed) if line_end is None else line_end.start()
     commented = f"{changed[:end]}  # {comment}{changed[end:]}"
     try:
         check_change(path, text, commented, at.key)
@@ -112,9 +114,27 @@ def with_value(path: str, text: str, at: Scalar, value: str, comment: str | None
     return commented
 
 
-_JSON = re.compile(
-    r"(?<!\\)\"((?:[^\"\\]|\\.)*)\"\s*:\s*(-?[\d.]+(?:[eE][+-]?\d+)?|true|false|null)(?=\s*[,}\]])"
-)  # a quote inside of a string has a backslash before it
+_LINE_END = re.compile(r"[\r\n]")
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
+
+
+def _in_json(text: str) -> Iterator[Scalar]:
+    """The values of a text that is JSON."""
+    keys: list[str | None] = []  # of each open bracket; None in a list and before the first key
+    name = previous = ""
+    for match in _JSON_TOKEN.finditer(text):
+        token = match[0]
+        if token in "{[":
+            keys.append(None)
+        elif token in "}]":
+            keys.pop()
+        elif token == ":":
+            keys[-1] = json.loads(name)
+        elif previous == ":":
+            yield Scalar(tuple(key for key in keys if key is not None), *match.span(), token)
+        elif token != ",":
+            name = token
+        previous = token
 
 
 def _without_doubles(path: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -127,30 +147,40 @@ def _without_doubles(path: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, A
 
 
 _TOML_HEAD = re.compile(r"\[+\s*([^\]#]+?)\s*\]+\s*(?:#.*)?\Z")
-_TOML_LINE = re.compile(r"\s*([\w.-]+|\"[^\"]+\")\s*=\s*([\w.+-]+|\"[^\"\\]*\"|'[^']*')\s*(?:#.*)?\Z")
+_TOML_PAIR = r"\s*([\w.-]+|\"[^\"]+\")\s*=\s*([\w.+-]+|\"[^\"\\]*\"|'[^']*')\s*"
+_TOML_LINE = re.compile(rf"{_TOML_PAIR}(?:#.*)?\Z")
+_TOML_TABLE = re.compile(r"\s*([\w.-]+)\s*=\s*\{([^{}]*)\}\s*(?:#.*)?\Z")
+_TOML_ITEM = re.compile(rf"(?<=[{{,]){_TOML_PAIR}(?=,|\Z)")
+
+
+def _toml_keys(written: str) -> tuple[str, ...]:
+    return tuple(part.strip("\"'") for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^\s.]+", written))
 
 
 def _is_in(content: Any, keys: Sequence[str]) -> bool:
     """Whether there is such a value: a text of several lines may hold what only looks like one."""
-    for key in keys:
-        if not isinstance(content, dict) or key not in content:
-            return False
-        content = content[key]
-    return True
+    if not keys:
+        return True
+    if isinstance(content, list):
+        return any(_is_in(each, keys) for each in content)
+    return isinstance(content, dict) and keys[0] in content and _is_in(content[keys[0]], keys[1:])
 
 
 def _in_toml(text: str) -> Iterator[Scalar]:
-    """What stands on a line of its own."""
+    """What stands on a line of its own, or in a table on one line."""
     section: tuple[str, ...] = ()
     start = 0
     for line in text.splitlines(keepends=True):
         bare = line.rstrip("\r\n")
         head, match = _TOML_HEAD.match(bare.strip()), _TOML_LINE.match(bare)
         if head is not None:
-            section = tuple(part.strip(" \"'") for part in head[1].split("."))
+            section = _toml_keys(head[1])
         elif match is not None:
-            keys = tuple(part.strip("\"'") for part in match[1].split("."))
-            yield Scalar((*section, *keys), start + match.start(2), start + match.end(2), match[2])
+            yield Scalar((*section, *_toml_keys(match[1])), start + match.start(2), start + match.end(2), match[2])
+        elif (table := _TOML_TABLE.match(bare)) is not None:
+            for item in _TOML_ITEM.finditer(bare, *table.span(2)):
+                keys = (*section, *_toml_keys(table[1]), *_toml_keys(item[1]))
+                yield Scalar(keys, start + item.start(2), start + item.end(2), item[2])
         start += len(line)
 
 
@@ -171,24 +201,33 @@ def _in_yaml(path: str, text: str) -> list[Scalar]:
     _check_size(path, text)
     with _yaml(path, "rt") as yaml:
         root = yaml.compose(text)
-    pending: list[tuple[tuple[str, ...], Node]] = [((), root)] if root is not None else []
-    found: list[Scalar] = []
-    seen: set[int] = set()  # an alias is the same node once more
+    pending: list[tuple[tuple[str, ...], frozenset[int], Node]] = [((), frozenset(), root)] if root is not None else []
+    found: list[tuple[frozenset[int], Scalar]] = []
+    seen: set[int] = set()
+    repeated: set[int] = set()  # an alias is the same node once more
     while pending:
-        keys, node = pending.pop()
+        keys, inside, node = pending.pop()
         if id(node) in seen:
+            repeated.add(id(node))
             continue
         seen.add(id(node))
+        inside |= {id(node)}
         if isinstance(node, MappingNode):
             for key, value in node.value:
                 inner = (*keys, str(key.value)) if isinstance(key, ScalarNode) else keys
-                if isinstance(key, ScalarNode) and isinstance(value, ScalarNode):
-                    start, end = value.start_mark.index, value.end_mark.index
-                    found.append(Scalar(inner, start, end, text[start:end], bool(value.anchor)))
-                pending.append((inner, value))
+                if isinstance(key, ScalarNode) and isinstance(value, ScalarNode) and id(value) not in seen:
+                    end = value.end_mark.index
+                    start = _PROPERTIES.match(text, value.start_mark.index, end).end()  # type: ignore[union-attr]
+                    found.append((inside | {id(value)}, Scalar(inner, start, end, text[start:end])))
+                pending.append((inner, inside, value))
         elif isinstance(node, SequenceNode):
-            pending.extend((keys, each) for each in node.value)
-    return sorted(found, key=lambda each: each.start)
+            pending.extend((keys, inside, each) for each in node.value)
+    marked = [replace(each, is_repeated=bool(within & repeated)) for within, each in found]
+    return sorted(marked, key=lambda each: each.start)
+
+
+_PROPERTIES = re.compile(r"(?:[&!]\S*\s+)*")
+"""What may stand before a value: an anchor, a tag."""
 
 
 def _check_size(path: str, text: str) -> None:
@@ -228,7 +267,7 @@ def _yaml(path: str, typ: str) -> Iterator[Any]:
     """A parser of YAML, whose errors are a reason. Imported here: few edits lead to a YAML file."""
     from ruamel.yaml import YAML
     from ruamel.yaml.constructor import DuplicateKeyError
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import YAMLError
 
     try:
         yield YAML(typ=typ, pure=True)
@@ -236,9 +275,24 @@ def _yaml(path: str, typ: str) -> Iterator[Any]:
         name = str(error.problem or "").partition('"')[2].partition('"')[0]
         raise CannotEditError(f"{path} has {name or 'a key'} twice in one section: remove one of them") from error
     except (YAMLError, RecursionError, ValueError) as error:
-        mark = error.problem_mark if isinstance(error, MarkedYAMLError) else None
-        line = f" (line {mark.line + 1})" if mark is not None else ""
-        raise CannotEditError(f"{path} is not YAML that can be parsed{line}") from error
+        raise CannotEditError(f"{path} {_yaml_problem(error)}") from error
+
+
+def _yaml_problem(error: Exception) -> str:
+    from ruamel.yaml.constructor import ConstructorError
+    from ruamel.yaml.error import MarkedYAMLError
+
+    if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
+        return "is not YAML that can be parsed"
+    where = f"line {error.problem_mark.line + 1}"
+    problem = str(error.problem)
+    if "another document" in problem:
+        return f"holds several documents, the second from {where} on: give a file with one"
+    if "\\t" in problem:
+        return f"is not YAML that can be parsed ({where}): indent with spaces in place of the tab"
+    if isinstance(error, ConstructorError):
+        return f"holds what only its own program can read ({where}): {problem}"
+    return f"is not YAML that can be parsed ({where})"
 
 
 def _differences(one: Any, other: Any, key: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -155,6 +156,36 @@ def test_a_configuration_of_which_nothing_can_be_made_is_one_sentence(
     result = gpuwatch(work.parent, "tune", "config", name, cwd=work)
     assert (result.returncode, result.stdout) == (2, "")
     assert why in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("config", "pipe.yaml"), "pipe.yaml is not a file"),
+        (("config", "train.yaml", "--yes-apply"), "--yes-apply and --format have no meaning"),
+        (("config", "train.yaml", "--", "true"), "name the configuration and no command"),
+        (("--attach", "1", "--", "true"), "are for `gpuwatch tune config FILE`"),
+    ],
+    ids=["pipe", "option", "command", "attach"],
+)
+def test_what_does_not_go_with_a_configuration_is_refused_at_once(work: Path, words: tuple[str, ...], why: str) -> None:
+    os.mkfifo(work / "pipe.yaml")
+    (work / "train.yaml").write_text("num_workers: 1\n")
+    result = gpuwatch(work.parent, "tune", *words, cwd=work)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert why in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_keys_are_called_unread_only_where_all_sources_were_read(work: Path) -> None:
+    (work / "train.yaml").write_text("num_workers: 1\nuse_amp: false\n")
+    (work / "reads.py").write_text("config['num_workers']\n")
+    unread = "no Python file here mentions use_amp"
+    assert unread in gpuwatch(work.parent, "tune", "config", "train.yaml", cwd=work).stderr
+    (work / ".venv").mkdir()
+    (work / ".venv" / "other.py").write_text("use_amp\n")
+    assert unread in gpuwatch(work.parent, "tune", "config", "train.yaml", cwd=work).stderr
+    (work / "reads.py").write_text("config['num_workers']\n" + "# much\n" * 50_000)
+    assert unread not in gpuwatch(work.parent, "tune", "config", "train.yaml", cwd=work).stderr
 
 
 def test_ctrl_c_ends_the_training_too(work: Path, tmp_path: Path) -> None:

@@ -97,6 +97,44 @@ class TestWhatIsChanged:
         found = tuned("pin_memory: fast\n", Wish("pin_memory", "pageable-transfer", "it copies", value="True"))
         assert not found.changed and "pin_memory is fast: what it means is not known" in found.left[0]
 
+    @pytest.mark.parametrize("written", ["auto", "${data.workers}", "", "null", "-1", "[1, 2]", "'auto'"])
+    def test_what_is_no_number_of_workers_is_left(self, written: str) -> None:
+        text = f"num_workers: {written}\npin_memory: false\n"
+        found = tuned(text, WORKERS)
+        assert found.text == text and not any("set elsewhere" in sentence for sentence in found.left)
+
+    @pytest.mark.parametrize("written", ["no", "off", "False", "false"])
+    def test_a_switch_is_read_as_pyyaml_does(self, written: str) -> None:
+        on = Wish("pin_memory", "pageable-transfer", "it copies", value="True", present="False")
+        assert tuned(f"pin_memory: {written}\n", on).text.startswith("pin_memory: true  #")
+        assert tuned("pin_memory: yes\n", on) == TunedConfig("pin_memory: yes\n", (), ())
+
+    def test_quotes_stay(self) -> None:
+        wish = Wish("num_workers", "workers-too-few", "it waits", value="8", present="2")
+        assert tuned("num_workers: '2'\n", wish).text.startswith("num_workers: '8'  #")
+
+    def test_an_anchor_that_nothing_repeats_stays_and_its_value_changes(self) -> None:
+        assert tuned("num_workers: &n 2\n", WORKERS).text.startswith("num_workers: &n 8  #")
+
+    def test_the_value_is_what_another_change_made_of_it(self) -> None:
+        text = "num_workers: 0\nprefetch_factor: 2\n"
+        assert tuned(text, WORKERS).left == () and "refuses prefetch_factor 2" in tuned(text).left[0]
+
+    def test_sections_of_json_count(self) -> None:
+        text = '{"train": {"num_workers": 2}, "val": {"num_workers": 1}, "l": [{"x": {"workers": [3]}}]}'
+        assert tuned(text, WORKERS, path="t.json").text == text.replace("2", "8")
+        assert [each.keys for each in scalars("t.json", '{"a": [{"b": "c"}, 1], "d\\n": {"e": null}, "f": 2}')] == [
+            ("a", "b"),
+            ("d\n", "e"),
+            ("f",),
+        ]
+
+    @pytest.mark.parametrize(
+        "text", ["d = { note = 'x', num_workers = 2 }\n", "[[a]]\nnum_workers = 2\n", '[a."b.c"]\nnum_workers = 2\n']
+    )
+    def test_tables_of_toml(self, text: str) -> None:
+        assert tuned(text, WORKERS, path="t.toml").text.startswith(text.rstrip().replace("2", "8"))
+
     def test_an_alias_that_other_keys_repeat_is_left(self) -> None:
         text = "num_workers: &n 2\nother: *n\n"
         found = tuned(text, WORKERS)
@@ -108,7 +146,7 @@ class TestWhatIsChanged:
 class TestWithoutARun:
     def test_more_workers_than_cores_are_too_many(self) -> None:
         found = tuned("num_workers: 28\n", cores=8)
-        assert found.text.startswith("num_workers: 8  # gpuwatch too-many-workers: PyTorch warns")
+        assert found.text.startswith("num_workers: 8  # gpuwatch too-many-workers: a process may use 8 cores here")
         assert tuned("num_workers: 8\n", cores=8).text == "num_workers: 8\n"
 
     def test_the_configurations_of_the_documents(self) -> None:
@@ -121,6 +159,44 @@ class TestWithoutARun:
         light = (CONFIGS / "lightweight.yaml").read_text()
         assert tuned(light, cores=8).text == light
         assert "num_workers: 4  #" in tuned(light, cores=4).text
+
+    @pytest.mark.parametrize(("name", "workers"), [("high_performance", 12), ("balanced", 8), ("lightweight", 6)])
+    def test_of_the_second_document_only_the_workers_change_never_the_model(self, name: str, workers: int) -> None:
+        text = (CONFIGS / f"{name}.yaml").read_text()
+        assert tuned(text, cores=workers).text == text
+        after = load("t.yaml", tuned(text, cores=4).text)
+        assert after == load("t.yaml", text) | {"num_workers": 4}
+
+    @pytest.mark.parametrize(
+        ("text", "workers"),
+        [
+            ("train: {num_workers: 4}\nval: {num_workers: 28}\n", [4, 8]),
+            ("a: {num_workers: 14}\nb: {num_workers: 28}\n", [8, 8]),
+            ("server: {workers: 28}\nloader: {workers: 9}\n", [28, 8]),
+        ],
+        ids=["only one has too many", "both have", "a web server's"],
+    )
+    def test_each_loader_with_more_workers_than_cores_gets_fewer_and_none_more(
+        self, text: str, workers: list[int]
+    ) -> None:
+        found = load("t.yaml", tuned(text, cores=8).text)
+        assert [value for section in found.values() for value in section.values()] == workers
+
+    def test_pinned_memory_without_a_gpu_is_named_and_stays(self) -> None:
+        found = tuned("pin_memory: true\n", cores=8, has_gpu=False)
+        assert found.text == "pin_memory: true\n" and "this machine has no GPU" in found.left[0]
+        assert tuned("pin_memory: true\n", cores=8).left == ()
+
+    def test_a_precision_of_unknown_meaning_is_named(self) -> None:
+        assert "precision is medium: what it means is not known" in tuned("precision: medium\n").left[0]
+        for known in ("bf16", "16-mixed", "32", "'no'", "null", "fp16", "true"):
+            assert tuned(f"mixed_precision: {known}\n").left == ()
+
+    def test_no_key_is_called_unread_where_not_all_sources_were_read(self) -> None:
+        some = {"a.py": "config['pin_memory'], sample"}
+        text = "amp: true\npin-memory: true\n"
+        assert tuned(text, sources=some).left == ("no Python file here mentions amp: does the program read it?",)
+        assert tuned(text, sources=some, are_all_sources=False).left == ()
 
     def test_what_a_loader_without_workers_refuses_is_named(self) -> None:
         found = tuned("num_workers: 0\nprefetch_factor: 4\npersistent_workers: true\n", cores=8)
@@ -170,6 +246,8 @@ class TestBadInput:
         [
             ("t.yaml", "num_workers: 2\nnum_workers: 3\n", "has num_workers twice"),
             ("t.yaml", "a:\n\tnum_workers: 2\n", r"not YAML that can be parsed \(line 2\)"),
+            ("t.yaml", "num_workers: 2\n---\na: 1\n", "several documents"),
+            ("t.yaml", "num_workers: !env 2\n", "only its own program can read"),
             ("t.yaml", "", "no key that gpuwatch knows"),
             ("t.yaml", "- 1\n- 2\n", "no key that gpuwatch knows"),
             ("t.json", '{"num_workers": 1, "num_workers": 2}', "has num_workers twice"),
@@ -177,7 +255,18 @@ class TestBadInput:
             ("t.toml", "num_workers = 1\nnum_workers = 2\n", "not TOML"),
             ("t.yaml", "num_workers: 2\n" + "# much\n" * 20_000, "too long"),
         ],
-        ids=["double", "tab", "empty", "no mapping", "double JSON", "cut JSON", "double TOML", "long"],
+        ids=[
+            "double",
+            "tab",
+            "documents",
+            "tag",
+            "empty",
+            "no mapping",
+            "double JSON",
+            "cut JSON",
+            "double TOML",
+            "long",
+        ],
     )
     def test_it_is_a_sentence(self, path: str, text: str, why: str) -> None:
         with pytest.raises(CannotEditError, match=why):
@@ -217,3 +306,19 @@ def test_one_value_changes_and_nothing_else(tree: dict[str, Any], value: str, wh
         assert len(changed) <= 1
         assert load(path, text) == tree
         assert repr(load(path, after)) != repr(tree) or at.text == value
+
+
+@given(tree=TREES, indent=st.sampled_from([2, 4]), end=st.sampled_from(["\n", "\r\n", "  # mine\n"]))
+def test_a_file_that_nothing_is_wished_of_is_the_same(tree: dict[str, Any], indent: int, end: str) -> None:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.compat import StringIO
+
+    yaml, stream = YAML(), StringIO()
+    yaml.indent = indent
+    yaml.dump(tree, stream)
+    for path, text in (("t.yaml", stream.getvalue().replace("\n", end)), ("t.json", json.dumps(tree, indent=indent))):
+        try:
+            found = tuned_config(path, text, [])
+        except CannotEditError:
+            continue
+        assert found.text == text and not found.changed
