@@ -103,6 +103,14 @@ def test_power_before_the_first_step_is_no_imbalance():
     assert build.check("gpu-imbalance", build.run_case(build.scene(build.run(waiting), gpus=gpus))) is None
 
 
+def test_on_full_cores_the_rank_that_gets_one_is_ahead_and_memory_alone_is_compared():
+    full = build.host(cpu_percent=99.0)
+    uneven = [build.gpu(0), build.gpu(1, utilization=20, power=200)]
+    assert build.check("gpu-imbalance", build.run_case(dataclasses.replace(job(uneven), host=full))) is None
+    fuller = [build.gpu(i, memory_used_bytes=build.stats([gib * 2**30])) for i, gib in enumerate([60, 30])]
+    assert build.check("gpu-imbalance", build.run_case(dataclasses.replace(job(fuller), host=full))).fires
+
+
 def test_a_slow_forward_pass_on_the_cpu_is_not_blamed_on_a_gpu():
     members = [
         dataclasses.replace(member, facts=dataclasses.replace(member.facts, device="cpu", gpu_uuids=()))

@@ -16,7 +16,8 @@ Not when:
     fewer than 30 steps in the window: in a few steps one GPU may have had more work than another. Before the first step
     the others may wait for a rank that prepares the data alone; where nothing counts steps, the stacks of all ranks
     must show them. A different GPU is the busier one from time to time: which rank gets an expensive batch is chance. A
-    rank that saves, evaluates or samples alone: on no GPU does that time count as training.
+    rank that saves, evaluates or samples alone: on no GPU does that time count as training. All cores are busy: then
+    the rank whose thread gets one is ahead, and memory alone is compared.
 Causes:
     nn.DataParallel (the first GPU does more), uneven shards, extra work of rank 0, or one GPU that is slower by heat
     or link.
@@ -38,6 +39,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from gpuwatch.diagnosis.advice.compute import TRAINING_SHARE, trains_throughout
+from gpuwatch.diagnosis.advice.resources import is_cpu_exhausted
 from gpuwatch.diagnosis.advice.sampled import is_sampled, share_in
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import RunCase, gpu_name, rule
@@ -73,11 +75,13 @@ def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
     waited = [_waited(case, gpu) for gpu in gpus]
     loads = [_busy(gpu) + idle for gpu, idle in zip(gpus, waited, strict=True)]
     spread = min(_busy(by_load[-1]) - _busy(by_load[0]), max(loads) - min(loads))
-    if not _lasts(by_load[0], by_load[-1], len(gpus)):
+    is_crowded = is_cpu_exhausted(case)
+    if is_crowded or not _lasts(by_load[0], by_load[-1], len(gpus)):
         spread = 0.0
     memory_spread = _memory_spread(gpus, limits)
     waits_differ = max(waited) - min(waited) >= limits.clear_utilization_points
-    compares_power = not waits_differ and case.run.critical.steps > 0  # what idles or starts up draws what it likes
+    # What idles or starts up draws what it likes.
+    compares_power = not waits_differ and not is_crowded and case.run.critical.steps > 0
     power_variation = _power_variation(gpus) if compares_power else None
     memory, power = memory_spread or 0.0, power_variation or 0.0
     if (
