@@ -212,7 +212,7 @@ def _tuned_copy(name: str, output: str | None, *, attach: str | None, recording:
     for sentence in (*found.left, *advice):
         say(f"gpuwatch: left to you: {sentence}")
     if not found.changed:
-        say(f"gpuwatch: nothing to change in {name}")
+        say(f"gpuwatch: nothing is changed in {name}")
     if seen is None:
         say("gpuwatch: only this machine was looked at; --attach PID or --recording FILE brings what a run shows")
         return ExitCode.OK

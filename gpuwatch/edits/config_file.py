@@ -270,11 +270,13 @@ def _yaml(path: str, typ: str) -> Iterator[Any]:
     from ruamel.yaml.error import YAMLError
 
     try:
-        yield YAML(typ=typ, pure=True)
+        yaml = YAML(typ=typ, pure=True)
+        yaml.composer.warn_double_anchors = False
+        yield yaml
     except DuplicateKeyError as error:
         name = str(error.problem or "").partition('"')[2].partition('"')[0]
         raise CannotEditError(f"{path} has {name or 'a key'} twice in one section: remove one of them") from error
-    except (YAMLError, RecursionError, ValueError) as error:
+    except (YAMLError, RecursionError, ValueError, TypeError) as error:  # a list as a key is a TypeError
         raise CannotEditError(f"{path} {_yaml_problem(error)}") from error
 
 

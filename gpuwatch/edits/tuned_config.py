@@ -91,7 +91,7 @@ def tuned_config(
     """
     load(path, text)  # programs differ in what they take of a key that is there twice
     if not _known(path, text):
-        raise CannotEditError(f"{path} has no key that gpuwatch knows, such as num_workers or pin_memory")
+        raise CannotEditError(f"{path} has no key that gpuwatch could change, such as num_workers or pin_memory")
     copy = _Copy(path, text)
     if cores is not None:
         why = f"a process may use {cores} cores here; if workers wait more than they compute, run `gpuwatch tune`"

@@ -145,7 +145,7 @@ def test_a_configuration_is_copied_with_what_the_machine_gives_a_reason_for(work
         ("train.txt", b"num_workers: 1", "no .yaml, .json or .toml file"),
         ("train.yaml", b"num_workers: \xff\xfe", "not UTF-8"),
         ("train.yaml", b"num_workers: 1\nnum_workers: 2", "num_workers twice"),
-        ("train.yaml", b"lr: 1", "no key that gpuwatch knows"),
+        ("train.yaml", b"lr: 1", "no key that gpuwatch could change"),
     ],
     ids=["kind", "bytes", "double", "unknown"],
 )

@@ -116,6 +116,11 @@ class TestWhatIsChanged:
     def test_an_anchor_that_nothing_repeats_stays_and_its_value_changes(self) -> None:
         assert tuned("num_workers: &n 2\n", WORKERS).text.startswith("num_workers: &n 8  #")
 
+    @pytest.mark.filterwarnings("error")
+    def test_an_anchor_of_a_name_used_before_is_another_one(self) -> None:
+        text = "a: &n 2\nb: *n\nnum_workers: &n 2\n"
+        assert tuned(text, WORKERS).text.startswith("a: &n 2\nb: *n\nnum_workers: &n 8  #")
+
     def test_the_value_is_what_another_change_made_of_it(self) -> None:
         text = "num_workers: 0\nprefetch_factor: 2\n"
         assert tuned(text, WORKERS).left == () and "refuses prefetch_factor 2" in tuned(text).left[0]
@@ -247,9 +252,10 @@ class TestBadInput:
             ("t.yaml", "num_workers: 2\nnum_workers: 3\n", "has num_workers twice"),
             ("t.yaml", "a:\n\tnum_workers: 2\n", r"not YAML that can be parsed \(line 2\)"),
             ("t.yaml", "num_workers: 2\n---\na: 1\n", "several documents"),
+            ("t.yaml", "? [[a]]\n: 1\n", "not YAML"),
             ("t.yaml", "num_workers: !env 2\n", "only its own program can read"),
-            ("t.yaml", "", "no key that gpuwatch knows"),
-            ("t.yaml", "- 1\n- 2\n", "no key that gpuwatch knows"),
+            ("t.yaml", "", "no key that gpuwatch could change"),
+            ("t.yaml", "- 1\n- 2\n", "no key that gpuwatch could change"),
             ("t.json", '{"num_workers": 1, "num_workers": 2}', "has num_workers twice"),
             ("t.json", '{"num_workers": 1', "not JSON"),
             ("t.toml", "num_workers = 1\nnum_workers = 2\n", "not TOML"),
@@ -259,6 +265,7 @@ class TestBadInput:
             "double",
             "tab",
             "documents",
+            "list as a key",
             "tag",
             "empty",
             "no mapping",
