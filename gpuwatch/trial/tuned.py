@@ -147,7 +147,8 @@ def _effort(result: TuneResult) -> str:
 def _row(each: Attempt) -> tuple[str, str, str]:
     words: str = each.outcome
     if each.outcome == "dropped":
-        words = f"dropped: {verdict_words(each.judgement)}"
+        is_single = each.judgement.verdict == "anecdote"
+        words = f"dropped: {'slower in its first run' if is_single else verdict_words(each.judgement)}"
         needed = each.runs_needed
         if needed is not None and needed <= MOST_RUNS:
             words += f"; --runs {needed} would show {100 * ((each.judgement.ratio or 1.0) - 1.0):.0f} %"

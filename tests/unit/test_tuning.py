@@ -140,6 +140,7 @@ class TestWhatIsKept:
         runs = FakeRuns(lambda arm: 50.0 if arm.changes else 100.0, (finding("workers-zero", WORKERS),))
         tuning = tuned(runs)
         assert (len(runs.made), tuning.kept.changes) == (2, ())
+        assert "dropped: slower in its first run" in render_text(TuneResult(tuning, 20.0, None))
 
     def test_where_nothing_helps_it_takes_five_runs_and_says_so(self) -> None:
         runs = FakeRuns(lambda arm: 100.0, (finding("workers-zero", WORKERS),))
