@@ -6,8 +6,10 @@
 """
 
 import argparse
+import contextlib
 import fcntl
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -15,10 +17,21 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 
-class Images(Dataset):
-    """Random images; reading one takes a while, as from a network disk (sleep), a decoder (cpu) or a server (locked).
+@contextlib.contextmanager
+def turn(kind: str) -> Iterator[None]:
+    """Alone among the processes of this script, where it is locked."""
+    if kind != "locked":
+        yield
+        return
+    with open(__file__) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
-    What is locked is given to one reader at a time: workers bring nothing.
+
+class Images(Dataset):
+    """Random images; reading one takes a while, as from a network disk (sleep) or a decoder (cpu).
+
+    With `locked` one process reads or trains at a time: workers bring nothing.
     """
 
     def __init__(self, kind: str, length: int = 100_000) -> None:
@@ -28,19 +41,16 @@ class Images(Dataset):
         return self.length
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        image = np.random.default_rng(index).random((3, 32, 32), dtype=np.float32)
-        if self.kind in ("sleep", "mixed"):
-            time.sleep(0.002)
-        if self.kind == "locked":
-            with open(__file__) as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
+        with turn(self.kind):
+            image = np.random.default_rng(index).random((3, 32, 32), dtype=np.float32)
+            if self.kind in ("sleep", "mixed", "locked"):
                 time.sleep(0.002)
-        if self.kind in ("cpu", "mixed"):
-            rows = image.reshape(-1)
-            for _ in range(60 if self.kind == "cpu" else 20):
-                rows = np.sort(rows * 1.0001)
-            image = rows.reshape(3, 32, 32)
-        return torch.from_numpy(image), index % 10
+            if self.kind in ("cpu", "mixed"):
+                rows = image.reshape(-1)
+                for _ in range(60 if self.kind == "cpu" else 20):
+                    rows = np.sort(rows * 1.0001)
+                image = rows.reshape(3, 32, 32)
+            return torch.from_numpy(image), index % 10
 
 
 def main() -> None:
@@ -58,10 +68,11 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     log = open(args.log, "a", buffering=1) if args.log else None
     for step, (images, labels) in enumerate(loader):
-        loss = nn.functional.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        with turn(args.kind):
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
         if log:
             log.write(f"{time.monotonic():.6f} {len(images)}\n")
         if step + 1 >= args.steps:

@@ -21,6 +21,8 @@ from gpuwatch.trial.results import Judgement, Metric, RunResult, judge
 
 SLOWER = 0.9
 """After one run each: a change that is so much slower gets no second one. Runs of one program scatter by less."""
+LIKELY = 0.5
+"""After two runs each: of what so many can show. Less will hardly be shown by one more, whatever it is."""
 MOST_WORKERS = 64
 
 
@@ -243,7 +245,11 @@ class Tuning:
         first, second = geometric_mean(before), geometric_mean(after)
         if first is None or second is None:
             return True
-        return second < first * (SLOWER if len(after) == 1 else 1.0 + self.min_effect)
+        if len(after) == 1:
+            return second < first * SLOWER
+        judgement = self._judged(self.kept, arm)
+        needed = max(self.min_effect, LIKELY * (judgement.detectable or 0.0))
+        return judgement.verdict != "faster" and second < first * (1.0 + needed)
 
     def _further(self, candidate: Candidate) -> Iterator[Candidate]:
         """Twice as many workers as those that were kept: the advice comes of what one batch takes with today's."""

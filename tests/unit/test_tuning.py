@@ -157,6 +157,14 @@ class TestWhatIsKept:
             wins += tuned(runs).is_proved
         assert wins <= 10  # 5 % of 200
 
+    def test_where_runs_scatter_too_much_to_show_a_little_it_ends_after_five(self) -> None:
+        ended = []
+        for seed in range(40):
+            runs = FakeRuns(lambda arm: 100.0, (finding("workers-zero", WORKERS),), scatter=0.1)
+            runs._random = random.Random(seed)
+            ended.append(tuned(runs).runs_made)
+        assert sum(made <= 5 for made in ended) >= 36
+
     def test_no_finding_means_no_run(self) -> None:
         runs = FakeRuns(by_workers)
         tuning = tuned(runs)
