@@ -280,12 +280,13 @@ def _unknown(known: Sequence[Scalar]) -> list[str]:
 
 def _unread(known: Sequence[Scalar], sources: Mapping[str, str], are_all: bool) -> list[str]:
     """Values that the program's source compares with something that they never equal, and keys that it never reads."""
-    found = []
+    found: list[str] = []
     words = {name for text in sources.values() for name in re.findall(r"[\w-]+", text)}
     mentioned = {each.key for each in known if {each.key, each.key.replace("-", "_")} & words}
+    unread = list(dict.fromkeys(each.key for each in known if each.key not in mentioned))
+    if are_all and mentioned and unread:
+        found.append(f"no Python file here mentions {' or '.join(unread)}: does the program read them?")
     for each in known:
-        if are_all and mentioned and each.key not in mentioned:
-            found.append(f"no Python file here mentions {each.key}: does the program read it?")
         if _meaning(each.key) in ("autocast", "compile") and same(_bare(each), "True"):
             found += _never_equal(each, sources)
     return list(dict.fromkeys(found))

@@ -200,7 +200,7 @@ class TestWithoutARun:
     def test_no_key_is_called_unread_where_not_all_sources_were_read(self) -> None:
         some = {"a.py": "config['pin_memory'], sample"}
         text = "amp: true\npin-memory: true\n"
-        assert tuned(text, sources=some).left == ("no Python file here mentions amp: does the program read it?",)
+        assert tuned(text, sources=some).left == ("no Python file here mentions amp: does the program read them?",)
         assert tuned(text, sources=some, are_all_sources=False).left == ()
 
     def test_what_a_loader_without_workers_refuses_is_named(self) -> None:
