@@ -15,6 +15,9 @@ import pytest
 from gpuwatch.procfs import read_stat
 from gpuwatch.samples import NO_LOADER, BatchCount, CurrentLine, PhaseSpan, RunFacts, Sample, StackTally, TrainerEnded
 from gpuwatch.sources.stacks import StackTarget
+from gpuwatch.sources.stacks.classify import Places
+from gpuwatch.sources.stacks.loops import Site
+from gpuwatch.sources.stacks.session import LoaderCatalogue
 from gpuwatch.sources.stacks.source_text import SourceText
 from gpuwatch.sources.syntax import LONGEST_TEXT, SHARED, NoAnswerError, Parser
 from tests.integration.command_line import PATIENCE_SECONDS
@@ -402,6 +405,26 @@ def write_old(path: Path, text: str) -> None:
     """A file from before this process started: a newer one is not what it runs."""
     path.write_text(text)
     os.utime(path, (0, 0))
+
+
+def test_a_loader_whose_line_got_no_answer_is_looked_up_again(
+    parser: Parser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    write_old(script, "loader = DataLoader(data)\nfor batch in loader:\n    train(batch)\n")
+    text = source_text(parser)
+    catalogue = LoaderCatalogue(text, Places(text.exists))
+    site = Site(1, (str(script), "<module>", 1), 2, 0, None)
+
+    def busy(text: str, line: int | None) -> int | None:
+        raise NoAnswerError("takes more than 0.5 s to parse")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parser, "loader_line", busy)
+        assert [(facts.file, facts.line) for facts in catalogue.facts([site], None)] == [(None, None)]
+    assert [(facts.file, facts.line) for facts in catalogue.facts([site], None)] == [(str(script), 1)]
+    monkeypatch.setattr(parser, "loader_line", busy)
+    assert [facts.line for facts in catalogue.facts([site], None)] == [1], "an answer is kept"
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -156,7 +156,7 @@ _CallSite = tuple["str | None", "int | None"]
 
 
 class LoaderCatalogue:
-    """Describes loops' loaders; where one was built is looked up once per place."""
+    """Describes loops' loaders; where one was built is looked up once per place, again if there was no answer."""
 
     def __init__(self, text: SourceText, places: Places) -> None:
         self._text = text
@@ -169,9 +169,10 @@ class LoaderCatalogue:
 
     def _describe(self, site: Site, main_file: str | None) -> LoaderFacts:
         key = site.code[0], site.line, main_file
-        if key not in self._call_sites:
-            self._call_sites[key] = self._find(site.code[0], site.line, main_file)
-        file, line = self._call_sites[key]
+        unanswered = self._text.unanswered
+        file, line = self._call_sites.get(key) or self._find(site.code[0], site.line, main_file)
+        if self._text.unanswered == unanswered:
+            self._call_sites[key] = file, line
         settings = LoaderFacts(0) if site.state is None else site.state.settings
         return replace(
             settings,

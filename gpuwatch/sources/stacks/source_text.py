@@ -91,6 +91,8 @@ class SourceText:
         self._parse_seconds = _PARSE_SECONDS
         self.problem: str | None = None
         """Why syntax was left out, where it was: only lines are known then."""
+        self.unanswered = 0
+        """How often the parser gave no answer: on a busy machine it may have one later."""
 
     def exists(self, file: str) -> bool:
         """Whether the target has such a file."""
@@ -139,6 +141,7 @@ class SourceText:
             try:
                 return question()
             except NoAnswerError as error:
+                self.unanswered += 1
                 self.problem = f"a source file that {error} is not parsed: only its lines are known"
                 self._parse_seconds -= _PARSE_SECONDS / _MOST_UNPARSED
                 return None
