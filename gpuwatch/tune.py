@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import clear_frames
-from typing import Any
+from typing import Any, Protocol
 
 SAME_SPEED = 0.03
 """Sizes whose samples per second differ by less count as equally fast: the scatter of one short run."""
@@ -189,7 +189,7 @@ def is_out_of_memory_text(text: str) -> bool:
     return any(sign in text for sign in signs)
 
 
-class _Memory:
+class _Memory(Protocol):
     """What a search asks of the memory that it fills."""
 
     def reset(self) -> None:
@@ -200,14 +200,12 @@ class _Memory:
 
     def peak(self) -> tuple[int, int]:
         """The peak, and what there is; bytes."""
-        raise NotImplementedError
 
     def release(self) -> None:
         """Gives back what the last size took."""
-        gc.collect()
 
 
-class _GpuMemory(_Memory):
+class _GpuMemory:
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
 
@@ -225,11 +223,11 @@ class _GpuMemory(_Memory):
         return self._cuda.max_memory_reserved() + others, total
 
     def release(self) -> None:
-        super().release()
+        gc.collect()
         self._cuda.empty_cache()
 
 
-class _HostMemory(_Memory):
+class _HostMemory:
     """The peak of the process's resident memory, which Linux lets a process reset."""
 
     def __init__(self, budget_bytes: int) -> None:
@@ -243,6 +241,12 @@ class _HostMemory(_Memory):
         status = Path("/proc/self/status").read_text()
         kibibytes = next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]
         return int(kibibytes) * 1024, self._budget_bytes
+
+    def wait(self) -> None:
+        """The CPU is done when the call is."""
+
+    def release(self) -> None:
+        gc.collect()
 
 
 @contextmanager

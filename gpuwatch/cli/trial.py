@@ -119,7 +119,15 @@ def trial(arguments: argparse.Namespace) -> int:
     environment = inherited_environment()
     experiment = Experiment(arms, arguments.runs, arguments.min_effect, command, environment)
     say_where_it_writes(arguments)
-    _perform(experiment, command, environment, enough, scratch=arguments.scratch)
+    progress = TrialProgress()
+    make_runs(
+        lambda runner: experiment.perform(runner, progress),
+        command,
+        environment,
+        enough,
+        progress,
+        scratch=arguments.scratch,
+    )
     result = _result(experiment, command, enough, scratch=arguments.scratch)
     if arguments.format == "json":
         text = json_text(document(result, __version__), indent=2) + "\n"
@@ -141,25 +149,32 @@ def check_hook(command: list[str]) -> None:
         )
 
 
-def _perform(
-    experiment: Experiment, command: list[str], environment: dict[str, str], enough: Enough, *, scratch: bool
+def make_runs(
+    perform: Callable[[Runner], None],
+    command: list[str],
+    environment: dict[str, str],
+    enough: Enough,
+    progress: TrialProgress,
+    *,
+    scratch: bool,
 ) -> None:
-    stopping, progress = Stopping(), TrialProgress()
+    """Lets `perform` run the command as often as it wants; Ctrl-C ends the run that is going on, and asks it to stop.
+
+    Raises:
+        GpuwatchError: no run gives a figure.
+    """
+    stopping = Stopping()
     with (
         StopSignals(stopping),
         Runner(command, environment, hooked_environment, enough, scratch, stopping) as runner,
     ):
         try:
-            experiment.perform(runner, progress)
+            perform(runner)
         except TrialError as error:
-            raise GpuwatchError(f"{error}{scratch_hint(scratch)}") from error
+            hint = "; with --scratch it runs in an empty folder: give absolute paths of its data" if scratch else ""
+            raise GpuwatchError(f"{error}{hint}") from error
         finally:
             progress.clear()
-
-
-def scratch_hint(scratch: bool) -> str:
-    """What may be the reason that nothing runs."""
-    return "; with --scratch it runs in an empty folder: give absolute paths of its data" if scratch else ""
 
 
 def _result(experiment: Experiment, command: list[str], enough: Enough, *, scratch: bool) -> TrialResult:

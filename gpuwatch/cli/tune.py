@@ -16,16 +16,15 @@ from gpuwatch.cli.arguments import add_output, number, parse
 from gpuwatch.cli.config import apply_config
 from gpuwatch.cli.output import ExitCode, GpuwatchError, OutputFile, append_step_summary, output_to, say, write_stdout
 from gpuwatch.cli.report import observed
-from gpuwatch.cli.run import hooked_environment, inherited_environment
-from gpuwatch.cli.signals import StopSignals
+from gpuwatch.cli.run import inherited_environment
 from gpuwatch.cli.trial import (
     TrialProgress,
     add_runs,
     check_hook,
     enough_of,
+    make_runs,
     positive,
     say_where_it_writes,
-    scratch_hint,
     whole,
 )
 from gpuwatch.edits.config_file import LARGEST as LARGEST_CONFIG
@@ -43,7 +42,6 @@ from gpuwatch.trial.batch_size import SizeSearch
 from gpuwatch.trial.changes import Arm, TrialError, checked_command
 from gpuwatch.trial.render import patch_of
 from gpuwatch.trial.results import RunResult, Steady
-from gpuwatch.trial.runner import Runner, Stopping
 from gpuwatch.trial.tuned import MOST_RUNS, TuneResult, document, render_markdown, render_text
 from gpuwatch.trial.tuning import Tuning
 from gpuwatch.tune import LARGEST
@@ -140,8 +138,7 @@ def tune(arguments: argparse.Namespace) -> int:
         _check_work_tree()
     write, enough = output_to(arguments.output), enough_of(arguments)
     say_where_it_writes(arguments)
-    environment, stopping = inherited_environment(), Stopping()
-    progress = _Progress(arguments.budget)
+    environment, progress = inherited_environment(), _Progress(arguments.budget)
     tuning = Tuning(
         command,
         environment,
@@ -150,16 +147,14 @@ def tune(arguments: argparse.Namespace) -> int:
         only_loader=arguments.what == "loader",
         has_time=progress.has_time,
     )
-    with (
-        StopSignals(stopping),
-        Runner(command, environment, hooked_environment, enough, arguments.scratch, stopping) as runner,
-    ):
-        try:
-            tuning.perform(runner, progress)
-        except TrialError as error:
-            raise GpuwatchError(f"{error}{scratch_hint(arguments.scratch)}") from error
-        finally:
-            progress.clear()
+    make_runs(
+        lambda runner: tuning.perform(runner, progress),
+        command,
+        environment,
+        enough,
+        progress,
+        scratch=arguments.scratch,
+    )
     result = TuneResult(tuning, enough.seconds, enough.steps)
     if tuning.is_proved and tuning.first is not None:
         patch = patch_of(tuning.kept, tuning.first, Path.cwd(), read_source)
@@ -288,7 +283,6 @@ def _tune_batch_size(arguments: argparse.Namespace, command: list[str]) -> int:
     write, enough = output_to(arguments.output), enough_of(arguments)
     enough = replace(enough, host_bytes=math.inf if arguments.memory is None else arguments.memory)
     say_where_it_writes(arguments)
-    environment, stopping = inherited_environment(), Stopping()
     progress = _Progress(arguments.budget)
     search = SizeSearch(
         command,
@@ -298,16 +292,14 @@ def _tune_batch_size(arguments: argparse.Namespace, command: list[str]) -> int:
         target_percent=arguments.target_utilization,
         has_time=progress.has_time,
     )
-    with (
-        StopSignals(stopping),
-        Runner(command, environment, hooked_environment, enough, arguments.scratch, stopping) as runner,
-    ):
-        try:
-            search.perform(runner, progress)
-        except TrialError as error:
-            raise GpuwatchError(f"{error}{scratch_hint(arguments.scratch)}") from error
-        finally:
-            progress.clear()
+    make_runs(
+        lambda runner: search.perform(runner, progress),
+        command,
+        inherited_environment(),
+        enough,
+        progress,
+        scratch=arguments.scratch,
+    )
     if arguments.format == "json":
         text = json_text(batch_size.document(search, __version__), indent=2) + "\n"
     else:

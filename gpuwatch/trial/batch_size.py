@@ -18,7 +18,7 @@ from gpuwatch.trial.tuning import Narrator, Runs
 from gpuwatch.tune import LARGEST, MEMORY_SHARE, SAME_SPEED, Tried, best, next_size
 
 FIRST_SIZE = 8
-"""Where the command takes the size and nobody says where to begin."""
+"""Of a command that takes the size, without --start."""
 
 Outcome = Literal["passed", "too much memory", "out of memory", "failed"]
 
@@ -100,6 +100,11 @@ class SizeSearch:
             self._add(size, run)
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the GPU's memory is the one that counts."""
+        return any(_trains_on_gpu(each.run) for each in self.runs)
+
+    @property
     def recommended(self) -> SizeRun | None:
         """The smallest size that is fast enough, or reaches the utilization that is asked for."""
         reaching = [each for each in self.fitting if self.target_percent is not None and self._reaches(each)]
@@ -164,7 +169,7 @@ class SizeSearch:
 
     def _memory_share(self, run: RunResult) -> float | None:
         usage = run.usage
-        if run.facts is not None and (run.facts.device or "").startswith("cuda"):
+        if _trains_on_gpu(run):
             total, used = usage.gpu_total_bytes, usage.gpu_used_bytes
             return used / total if used is not None and total else None
         return usage.host_bytes / self.budget_bytes if usage.host_bytes and self.budget_bytes else None
@@ -187,6 +192,10 @@ class SizeSearch:
             )
 
 
+def _trains_on_gpu(run: RunResult) -> bool:
+    return run.facts is not None and (run.facts.device or "").startswith("cuda")
+
+
 def headline(search: SizeSearch) -> str:
     """The outcome in one sentence."""
     return f"{_outcome(search)}{_incomplete(search)}"
@@ -197,7 +206,7 @@ def _outcome(search: SizeSearch) -> str:
     if found is None:
         smallest = min((each.size for each in search.runs), default=None)
         return "no batch size was measured" if smallest is None else f"no batch size fits, not even {smallest}"
-    speed = f"{speed_words(found.samples_per_second)} samples/s{_share_words(found)}"
+    speed = f"{speed_words(found.samples_per_second)} samples/s{_share_words(search, found)}"
     if own is None or own.samples_per_second is None or found.samples_per_second is None:
         return f"batch size {found.size}: {speed}"
     if found is own:
@@ -207,18 +216,13 @@ def _outcome(search: SizeSearch) -> str:
     return f"batch size {found.size}: {speed}, {ratio:.{2 if ratio < _FAR else 1}f}x of {before}"
 
 
-def _share_words(each: SizeRun) -> str:
+def _share_words(search: SizeSearch, each: SizeRun) -> str:
     if each.memory_share is None:
         return ""
-    return f", {100 * each.memory_share:.0f} % of the {'GPU' if _on_gpu(each) else 'memory budget'}{_memory(each)}"
+    return f", {100 * each.memory_share:.0f} % of {_MEMORY_OF_GPU if search.on_gpu else 'the memory budget'}"
 
 
-def _memory(each: SizeRun) -> str:
-    return "'s memory" if _on_gpu(each) else ""
-
-
-def _on_gpu(each: SizeRun) -> bool:
-    return each.run.usage.gpu_used_bytes is not None and each.run.usage.host_bytes is None
+_MEMORY_OF_GPU = "the GPU's memory"
 
 
 def _incomplete(search: SizeSearch) -> str:
@@ -230,9 +234,9 @@ def _incomplete(search: SizeSearch) -> str:
 _HEADING = ("batch size", "samples/s", "step", "utilization", "memory", "of torch: reserved", "allocated", "outcome")
 
 
-def _row(each: SizeRun) -> tuple[str, ...]:
+def _row(each: SizeRun, *, on_gpu: bool) -> tuple[str, ...]:
     usage = each.run.usage
-    memory = usage.gpu_used_bytes if usage.host_bytes is None else usage.host_bytes
+    memory = usage.gpu_used_bytes if on_gpu else usage.host_bytes
     failure = each.run.failure
     return (
         str(each.size),
@@ -252,7 +256,7 @@ def _bytes(count: int | None) -> str:
 
 def _rows(search: SizeSearch) -> list[tuple[str, ...]]:
     """By size, without the columns of which nothing is known."""
-    rows = [_row(each) for each in sorted(search.runs, key=lambda each: each.size)]
+    rows = [_row(each, on_gpu=search.on_gpu) for each in sorted(search.runs, key=lambda each: each.size)]
     kept = [place for place in range(len(_HEADING)) if any(row[place] != "-" for row in rows)]
     return [tuple(row[place] for place in kept) for row in (_HEADING, *rows)]
 

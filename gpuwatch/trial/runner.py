@@ -261,14 +261,13 @@ def watch_run(
         at_end: called before the run is ended, with all that was seen of it.
     """
     meter = Meter(monitor.timeline, enough.seconds, enough.steps)
-    polls, host = _Polls(), _HostPeak(training)
+    polls, host = _Polls(), _HostPeak(training, enough.host_bytes)
     started_ns, oom_kills = time.monotonic_ns(), _oom_kills()
 
     def on_tick(snapshot: Snapshot) -> None:
         if meter.began_ns is not None:
             polls.see(snapshot)
-        if enough.host_bytes is not None:
-            host.read()
+        host.read()
         on_progress(meter.steady())
 
     def is_over() -> bool:
@@ -276,9 +275,8 @@ def watch_run(
         quiet_ns = time.monotonic_ns() - (meter.last_step_ns or started_ns)
         described_ns = (meter.began_ns or started_ns) + _DESCRIBED_NS
         is_full = meter.is_full and (meter.is_described or time.monotonic_ns() >= described_ns)
-        is_too_large = enough.host_bytes is not None and host.peak_bytes > enough.host_bytes
         is_stuck = quiet_ns > enough.patience_seconds * SECOND_NS
-        return is_too_large or is_full or is_stuck or training.exit_code is not None
+        return host.excess is not None or is_full or is_stuck or training.exit_code is not None
 
     stopping.monitor = monitor
     try:
@@ -295,11 +293,8 @@ def watch_run(
     finally:
         stopping.monitor = None
         monitor.stop()
-    failure = None
-    if enough.host_bytes is not None and host.peak_bytes > enough.host_bytes:
-        taken, limit = byte_size(host.peak_bytes), byte_size(enough.host_bytes)
-        failure = Failure(f"it took {taken} of memory, more than the budget of {limit}", out_of_memory=True)
-    elif not stopping.asked and not meter.is_full:
+    failure = host.excess
+    if failure is None and not stopping.asked and not meter.is_full:
         killed = _oom_kills() - oom_kills
         failure = _failure(training, exit_code, steady, facts is not None, enough, oom_kills=killed)
     interrupted = stopping.asked and not meter.is_full
@@ -328,10 +323,21 @@ class _HostPeak:
     """
 
     training: Training
+    limit_bytes: float | None  # None: it is not read
     peak_bytes: int = 0
+
+    @property
+    def excess(self) -> Failure | None:
+        """Why the run is ended, where it takes more than it may."""
+        if self.limit_bytes is None or self.peak_bytes <= self.limit_bytes:
+            return None
+        taken, limit = byte_size(self.peak_bytes), byte_size(self.limit_bytes)
+        return Failure(f"it took {taken} of memory, more than the budget of {limit}", out_of_memory=True)
 
     def read(self) -> None:
         """Takes a reading, about 1 ms for each GB of a process."""
+        if self.limit_bytes is None:
+            return
         total, beyond = 0, 0
         for pid in self.training.members():
             rollup, status = read_once(f"/proc/{pid}/smaps_rollup"), read_status(pid)

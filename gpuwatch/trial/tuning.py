@@ -22,7 +22,7 @@ from gpuwatch.trial.results import Judgement, Metric, RunResult, judge
 SLOWER = 0.9
 """After one run each: a change that is so much slower gets no second one. Runs of one program scatter by less."""
 LIKELY = 0.5
-"""After two runs each: of what so many can show. Less will hardly be shown by one more, whatever it is."""
+"""After two runs each: of the change that they can show. A third run hardly proves less than that."""
 MOST_WORKERS = 64
 
 

@@ -47,7 +47,13 @@ class FakeProgram:
         overrides = () if self.deaf else ("batch_size",)
         return replace(
             run(place, self.speed(size), facts(replace(LOADER, batch_size=seen), "cuda:0", overrides=overrides)),
-            usage=Usage(self.utilization(size), int(10 * GIB * share), 10 * GIB, reserved_bytes=int(9 * GIB * share)),
+            usage=Usage(
+                self.utilization(size),
+                int(10 * GIB * share),
+                10 * GIB,
+                reserved_bytes=int(9 * GIB * share),
+                host_bytes=3 * GIB,
+            ),
         )
 
 
@@ -67,6 +73,9 @@ def test_the_programs_own_size_comes_first_and_the_loader_of_its_line_is_set() -
     assert search.recommended is not None and search.recommended.size == 88
     text = render_text(search)
     assert "batch size 88: 579 samples/s, 88 % of the GPU's memory, 2.89x of the 200 samples/s" in text
+    assert "8.8 GiB (88 %)" in text and "3.0 GiB" not in text, (
+        "the host's memory, which is read as well, is not the limit"
+    )
     assert "Memory stops it: 96 needs too much" in text and "5.5x the samples per step" in text
     assert "learning rates to begin with: 5.5x for SGD, 2.3x for Adam" in text
 
