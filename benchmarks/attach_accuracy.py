@@ -5,9 +5,9 @@
 `source` asks the stack source itself at 100 Hz, `report` runs `gpuwatch report --attach PID --format json`. The truth
 (`benchmarks/scripts/augmented.py` with TRUTH set) is cut to the same stretch of CLOCK_MONOTONIC. Limits: seven phases
 of the training thread and the lines of the augmentation with a mean error of at most 1 point and none above 5, steps/s
-within 2 %, and the true hot line first. Exits 1 when one is missed.
+within 2%, and the true hot line first. Exits 1 when one is missed.
 
-On a machine whose cores are taken by other work gpuwatch lowers its rate to keep to 5 % of a core: with two workers a
+On a machine whose cores are taken by other work gpuwatch lowers its rate to keep to 5% of a core: with two workers a
 worker is then looked at 3 to 5 times a second, and 20 s give its lines an error of 1 to 2 points by chance alone.
 """
 

@@ -3,8 +3,8 @@
     python -m benchmarks.attach_cost [--seconds 20]
 
 CPU time is that of the whole sampling process (user and system) per second of wall time, so of one core. The rates are
-those that were reached; a busy machine makes looks later, not more expensive. Exits 1 above a limit: 3 % of a core for
-one process, 6 % for one with four workers.
+those that were reached; a busy machine makes looks later, not more expensive. Exits 1 above a limit: 3% of a core for
+one process, 6% for one with four workers.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def sampling(pid: int, workers: int, seconds: float) -> float:
         source.close()
     covered = sum(tally.end_ns - tally.start_ns for tally in tallies) / 1e9
     main_hz = sum(tally.samples for tally in tallies) / covered
-    line = f"{workers} workers: {100 * share:5.2f} % of a core (limit {100 * LIMITS[workers]:.0f} %)"
+    line = f"{workers} workers: {100 * share:5.2f}% of a core (limit {100 * LIMITS[workers]:.0f}%)"
     line += f", training thread {main_hz:.0f} Hz"
     if workers:
         seen = max(tally.workers for tally in tallies)

@@ -5,7 +5,7 @@
 The arms take turns in an order that changes with every round, each for one short block, because whatever else the
 machine does makes pauses too; "no monitor, again" shows how much that is. As root the recorder is a real-time thread,
 which only the target's own stops, interrupts and the hypervisor interrupt. Compared are differences within a round:
-their median and its 95 % interval (bootstrap). py-spy stops its target at each sample unless told `--nonblocking`.
+their median and its 95% interval (bootstrap). py-spy stops its target at each sample unless told `--nonblocking`.
 Exits 1 when the reader's pauses are more than the noise.
 
 With --pages 16 the recorder also maps, touches and unmaps memory, --maps-per-second times or all the time, and pauses
@@ -13,7 +13,7 @@ count from 200 us. process_vm_readv holds the memory map while it copies, and a 
 until the scheduler lets it run: a thread that does nothing but map memory is held up by that, one that computes never.
 
 Measured on two busy virtual cores (load 5), stopped share more than without a monitor: the reader -0.24, -0.07 and
-+0.20 points with 2, 20 and 60 threads, no monitor again -0.03, -0.22 and +0.16, py-spy 12, 89 and 93. With 1 000
++0.20 points with 2, 20 and 60 threads, no monitor again -0.03, -0.22 and +0.16, py-spy 12, 89 and 93. With 1,000
 mappings a second: the reader +0.07 and +0.05 with 2 and 60 threads, all threads' stacks +0.7 and +24, py-spy
 --nonblocking +2.5 and +37. With mappings all the time and 2 threads: the reader 13, py-spy --nonblocking 31.
 """
@@ -192,13 +192,13 @@ def read(pid: int, arm: str) -> None:
 def show(threads: int, blocks: dict[str, list[Block]]) -> bool:
     """One table; whether the reader was noticed."""
     print(
-        f"\n{f'{threads} threads':23}pauses/s (quartiles)     stopped (quartiles)       more than none [95 %]     loops"
+        f"\n{f'{threads} threads':23}pauses/s (quartiles)     stopped (quartiles)       more than none [95%]     loops"
     )
     intervals = {}
     for arm, turns in blocks.items():
         rates = [turn.pauses_per_second for turn in turns]
         shares = [turn.stopped_share for turn in turns]
-        line = f"{arm:21}{spread(rates, '{:7.1f}')}   {spread([100 * share for share in shares], '{:7.3f}')} %"
+        line = f"{arm:21}{spread(rates, '{:7.1f}')}   {spread([100 * share for share in shares], '{:7.3f}')}%"
         if arm != NONE:
             more = [share - none.stopped_share for share, none in zip(shares, blocks[NONE], strict=True)]
             intervals[arm] = interval(more)
@@ -206,7 +206,7 @@ def show(threads: int, blocks: dict[str, list[Block]]) -> bool:
             line += f"   {100 * statistics.median(more):+8.3f} [{100 * low:+.3f}, {100 * high:+.3f}] %".ljust(34)
             pairs = zip(turns, blocks[NONE], strict=True)
             fewer = statistics.median(turn.loops_per_second / none.loops_per_second for turn, none in pairs) - 1
-            line += f"{100 * fewer:+8.2f} %"
+            line += f"{100 * fewer:+8.2f}%"
         print(line, flush=True)
     noise = max(0.0, intervals[AGAIN][1]) if AGAIN in intervals else 0.0
     return any(intervals[arm][0] > noise for arm in (MAIN, ALL) if arm in intervals)
@@ -218,7 +218,7 @@ def spread(values: list[float], form: str) -> str:
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """The 95 % interval of the median, by 2 000 resamples."""
+    """The 95% interval of the median, by 2,000 resamples."""
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(2_000))
     return medians[50], medians[-51]

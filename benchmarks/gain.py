@@ -5,7 +5,7 @@
 For each kind of dataset: the unmodified script under `gpuwatch run`, `gpuwatch report --attach PID --format json`, the
 patch of the finding that carries one applied to a copy of the script, and the patched script run without gpuwatch. Both
 speeds are samples per second from the script's own log. Prints one row per kind; exits 1 when a prediction misses the
-measurement by more than 15 %.
+measurement by more than 15%.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ a recording that is limited to 64 MB; resident memory and what Python has alloca
 In `real` the timeline's history of each GPU is still filling, which takes six hours: it grows by more than the limit
 (+6.7 MB/h in 30 minutes), and only `virtual` shows that this ends (73.5 MB from the sixth hour on).
 
-The slope is Theil and Sen's, with its 95 % interval, over the medians of minutes after the warm-up. Exits 0 where the
+The slope is Theil and Sen's, with its 95% interval, over the medians of minutes after the warm-up. Exits 0 where the
 whole interval is below 1 MB an hour and the counts did not grow, 2 where the interval holds 1 MB an hour, else 1.
 """
 
@@ -418,7 +418,7 @@ def report(rows: list[Usage], warmup_seconds: float) -> int:
         values = [statistics.median(minutes[minute]) for minute in sorted(minutes)]
         found = stats.theilslopes(values, [minute / 60 for minute in sorted(minutes)])
         print(f"{name}: {values[0]:.1f} at first, {values[-1]:.1f} at last; ", end="")
-        print(f"slope {found.slope:+.2f} MB/h, 95 % interval {found.low_slope:+.2f} to {found.high_slope:+.2f}")
+        print(f"slope {found.slope:+.2f} MB/h, 95% interval {found.low_slope:+.2f} to {found.high_slope:+.2f}")
         too_steep = found.low_slope > MOST_MEGABYTES_PER_HOUR
         verdicts.append(0 if found.high_slope < MOST_MEGABYTES_PER_HOUR else 1 if too_steep else 2)
     third = len(warm) // 3

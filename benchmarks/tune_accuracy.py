@@ -5,7 +5,7 @@
 For each kind of dataset: `gpuwatch tune loader`, a `gpuwatch trial` of every combination of the grid, and one of the
 two winners against each other. The patch of tune is applied, and the program measured again without gpuwatch, from its
 own log, before and after. Then as many searches as `--nulls` says on a program of which one process at a time reads or
-trains, where each "faster" is a false win. Exits 1 when a choice is more than 5 % slower than the grid's best or took
+trains, where each "faster" is a false win. Exits 1 when a choice is more than 5% slower than the grid's best or took
 more than a third of its runs, or when more than one search in twenty ends with a false win.
 """
 

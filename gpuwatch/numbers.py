@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 
 def grouped(value: float) -> str:
-    """A count, or a rate as a whole number, with its thousands apart: "18 204"."""
-    return f"{value + 0.0:,.0f}".replace(",", " ")
+    """A count, or a rate as a whole number, with its thousands grouped: "18,204"."""
+    return f"{value + 0.0:,.0f}"
 
 
 def rate(value: float) -> str:
-    """Three digits that mean something, without an exponent: "0.0412", "98.4", "1 272"."""
+    """Three digits that mean something, without an exponent: "0.0412", "98.4", "1,272"."""
     return grouped(value) if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -57,11 +57,11 @@ def clock(seconds: float, minutes: int = 1) -> str:
 
 
 def percent(share: float) -> str:
-    """0.413 -> "41 %"; below one percent with one decimal, so that a small share does not read as none: "0.4 %"."""
+    """0.413 -> "41%"; below one percent with one decimal, so that a small share does not read as none: "0.4%"."""
     value = share * 100
     if 0 < abs(value) < 0.05:
-        return "<0.1 %" if value > 0 else ">-0.1 %"
-    return f"{value:.1f} %" if 0 < abs(value) < 0.95 else f"{value + 0.0:.0f} %"
+        return "<0.1%" if value > 0 else ">-0.1%"
+    return f"{value:.1f}%" if 0 < abs(value) < 0.95 else f"{value + 0.0:.0f}%"
 
 
 def seconds(value: float) -> str:
@@ -93,7 +93,7 @@ def gibibytes(value: float) -> str:
 
 
 def megabytes(value: float) -> str:
-    """Bytes as MB of a million, as rates of disks and networks are given: "126 MB", "1 430 MB"."""
+    """Bytes as MB of a million, as rates of disks and networks are given: "126 MB", "1,430 MB"."""
     return f"{rate(value / 1e6)} MB"
 
 

@@ -1,12 +1,12 @@
 """What may be said of a difference between runs: the change between two sets of them, as a factor with its interval.
 
 Each run counts once, by its mean, for steps of one run depend on each other. Of comparisons of a program with itself
-whose runs scatter by 1 %, Mann-Whitney over raw steps calls a difference in 82 %, Welch's test over run means in 5 %
+whose runs scatter by 1%, Mann-Whitney over raw steps calls a difference in 82%, Welch's test over run means in 5%
 (300 simulated experiments).
 
 Student's t distribution is for degrees of freedom that need not be whole, as Welch's test has them. Not from a library:
 SciPy is 223 MB with NumPy, four fifths of an installation, and mpmath 5 of the 60 MB that it may have. Agrees with
-SciPy to 1e-10 up to 10 000 degrees of freedom.
+SciPy to 1e-10 up to 10,000 degrees of freedom.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def log_ratio_interval(
 def detectable_effect(
     before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE, power: float = POWER
 ) -> float | None:
-    """The least change, 0.03 for 3 %, that runs as many and as scattered as these show in `power` of all trials.
+    """The least change, 0.03 for 3%, that runs as many and as scattered as these show in `power` of all trials.
 
     None where `log_ratio_interval` has no interval.
     """

@@ -57,13 +57,13 @@ def next_size(tried: Sequence[Tried], start: int, most: int = LARGEST) -> int | 
         return None
     grid = _GRID if largest.size >= _GRID else 1
     middle = (largest.size + beyond) // 2 // grid * grid
-    # More samples in a step bring as many more a second at most: below 3 % the next size is no faster.
+    # More samples in a step bring as many more a second at most: below 3% the next size is no faster.
     is_near = beyond - largest.size <= max(grid, SAME_SPEED * largest.size)
     return None if is_near or not largest.size < middle < beyond else middle
 
 
 def best(tried: Sequence[Tried]) -> Tried | None:
-    """The smallest size that fits and is within 3 % of the fastest; None where none fits."""
+    """The smallest size that fits and is within 3% of the fastest; None where none fits."""
     fitting = [each for each in tried if each.fits and each.samples_per_second]
     fastest = max((each.samples_per_second or 0.0 for each in fitting), default=0.0)
     fast = [each for each in fitting if (each.samples_per_second or 0.0) >= (1.0 - SAME_SPEED) * fastest]
@@ -110,7 +110,7 @@ def find_batch_size(
     steps: int = 5,
     memory_budget_bytes: int | None = None,
 ) -> BatchSizes:
-    """Finds the smallest batch size with (nearly) the most samples per second that leaves 10 % of the memory.
+    """Finds the smallest batch size with (nearly) the most samples per second that leaves 10% of the memory.
 
     Runs the step with batches of growing size. Model, optimizer, gradients and random numbers are afterwards as they
     were before; what `step` changes beyond these is not. Batches are made once per size: loading is not measured.
@@ -171,7 +171,7 @@ def _measured(
     peak_bytes, limit_bytes = memory.peak()
     rate = size * steps / seconds if seconds > 0 else None
     if peak_bytes > MEMORY_SHARE * limit_bytes:
-        reason = f"above {100 * MEMORY_SHARE:.0f} % of the memory"
+        reason = f"above {100 * MEMORY_SHARE:.0f}% of the memory"
         return Tried(size, fits=False, samples_per_second=rate, memory_bytes=peak_bytes, reason=reason)
     return Tried(size, fits=True, samples_per_second=rate, memory_bytes=peak_bytes)
 

@@ -268,7 +268,7 @@ CATALOGUE: tuple[Item, ...] = (
     ),
     Case(
         id="G18-full",
-        title="memory 97.8 % full",
+        title="memory 97.8% full",
         script="memory_full.py",
         must=frozenset({"memory-near-limit"}),
     ),

@@ -94,7 +94,7 @@ def truth_errors(marks: list[dict[str, float]], began: float, ended: float, phas
         seen = phases.get(name, 0.0)
         said.append(f"{name} {100 * true:.1f}>{100 * seen:.1f}")
     idle = (last["gpu_idle"] - first["gpu_idle"]) / wall
-    return ["truth>stacks, %: " + " ".join(said), f"GPU idle in waits by its own events {100 * idle:.1f} %"]
+    return ["truth>stacks, %: " + " ".join(said), f"GPU idle in waits by its own events {100 * idle:.1f}%"]
 
 
 def _said(word: str, rules: Iterable[str]) -> list[str]:

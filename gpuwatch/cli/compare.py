@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Compares recordings, or reports written with --format json. A folder means all files in it.\n"
         "  gpuwatch compare before.gpuwatch after.gpuwatch\n"
         "  gpuwatch compare b1.gpuwatch b2.gpuwatch b3.gpuwatch -- a1.gpuwatch a2.gpuwatch a3.gpuwatch\n"
-        "With several runs on each side the difference has a 95 % interval (Welch's test on the runs' means),\n"
+        "With several runs on each side the difference has a 95% interval (Welch's test on the runs' means),\n"
         "and ~ marks a difference that may be chance."
     )
     parser.epilog = (

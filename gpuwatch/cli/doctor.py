@@ -531,7 +531,7 @@ def check_quota(allowed: Cores) -> Check:
         stopped = ""
         if throttling.periods and throttling.throttled_periods is not None:
             share = 100.0 * throttling.throttled_periods / throttling.periods
-            stopped = f", and stopped in {share:.0f} % of its periods so far"
+            stopped = f", and stopped in {share:.0f}% of its periods so far"
         workers = max(1, int(limit.quota_cores) - 1)
         return result(
             State.WARNING,
@@ -560,7 +560,7 @@ def check_shared_memory(proc_root: Path = Path("/proc")) -> Check:
         sentence = "There is no /dev/shm, so DataLoader workers cannot hand over batches in shared memory."
         return result(State.PROBLEM, sentence, _SHM_CURE)
     used = shm.used_bytes / shm.total_bytes
-    sentence = f"/dev/shm is {byte_size(shm.total_bytes)}, {100 * used:.0f} % of it used"
+    sentence = f"/dev/shm is {byte_size(shm.total_bytes)}, {100 * used:.0f}% of it used"
     if used >= 0.95:
         return result(State.PROBLEM, f"{sentence}: workers may crash or hang.", _SHM_CURE)
     if used >= 0.80:
@@ -583,7 +583,7 @@ def check_pressure(proc_root: Path = Path("/proc")) -> Check:
             "Boot a kernel of 4.20 or later with `psi=1`.",
         )
     numbers = ", ".join(
-        f"{name} {value:.0f} %"
+        f"{name} {value:.0f}%"
         for name, value in (("CPU", now.cpu_percent), ("storage", now.io_percent), ("memory", now.memory_percent))
         if value is not None
     )

@@ -27,7 +27,7 @@ from gpuwatch.text import json_text, printable
 _PROC = Path("/proc")
 _MAIN_THREAD_HZ = 100.0
 _ALL_THREADS_HZ = 10.0
-"""A thread that maps memory waits while another process reads: one with 1 000 maps a second was blocked for 24 % of the
+"""A thread that maps memory waits while another process reads: one with 1,000 maps a second was blocked for 24% of the
 time by 100 samples a second of 60 threads, and for nothing that could be measured by samples of the main thread."""
 
 _MOST_HZ = 1000
@@ -164,7 +164,7 @@ def _below(node: _Node, total: int, least_share: float, depth: int) -> Iterator[
         current, label, level = waiting.pop()
         if current.samples < least_share * total:
             continue
-        yield f"{100 * current.samples / total:5.1f} % {'  ' * level}{label}"
+        yield f"{100 * current.samples / total:5.1f}% {'  ' * level}{label}"
         is_chain = len(current.below) == 1 and next(iter(current.below.values())).samples == current.samples
         children = sorted(current.below.items(), key=lambda item: item[1].samples)
         waiting += [(child, name, level if is_chain else level + 1) for name, child in children]

@@ -323,7 +323,7 @@ def _size(text: str) -> int:
 def _percent(text: str) -> float:
     value = number(text)
     if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"a utilization is above 0 and at most 100 %, not {text!r}")
+        raise argparse.ArgumentTypeError(f"a utilization is above 0 and at most 100%, not {text!r}")
     return value
 
 

@@ -61,7 +61,7 @@ class _Lines:
     """Writes a line for a snapshot when it is time for one, and reports findings as they come and go."""
 
     def __init__(self, session: Session) -> None:
-        # Polls jitter by 10 %, and a new finding brings a snapshot of its own.
+        # Polls jitter by 10%, and a new finding brings a snapshot of its own.
         self._pause_ns = round(0.7e9 * max(0.5, session.interval_seconds))
         self._session = session
         self._written_ns: int | None = None
@@ -136,9 +136,9 @@ def _gpus(gpus: Sequence[GpuNow]) -> list[str]:
         f"{_heading(gpus)} {_power(live)}",
         f"util {_range(live, _utilization, '%')}",
         f"mem {_memory(live)}",
-        _range(live, lambda gpu: _read(gpu.latest, "temperature_celsius"), "°C"),
-        f"SM {_range(live, lambda gpu: _read(gpu.latest, 'sm_clock_mhz'), 'MHz')}",
-        f"mem clock {_range(live, lambda gpu: _read(gpu.latest_status, 'memory_clock_mhz'), 'MHz')}",
+        _range(live, lambda gpu: _read(gpu.latest, "temperature_celsius"), " °C"),
+        f"SM {_range(live, lambda gpu: _read(gpu.latest, 'sm_clock_mhz'), ' MHz')}",
+        f"mem clock {_range(live, lambda gpu: _read(gpu.latest_status, 'memory_clock_mhz'), ' MHz')}",
         *_throttled(live),
     ]
 
@@ -181,7 +181,7 @@ def _power(gpus: Sequence[GpuNow]) -> str:
     total = sum(watts)
     if not limits or not sum(limits):
         return f"{total:.0f} W"
-    return f"{total:.0f}/{sum(limits):.0f} W ({100 * total / sum(limits):.0f} %)"
+    return f"{total:.0f}/{sum(limits):.0f} W ({100 * total / sum(limits):.0f}%)"
 
 
 def _limit(gpu: GpuNow) -> float | None:
@@ -203,9 +203,9 @@ def _range(gpus: Sequence[GpuNow], read: Callable[[GpuNow], float | None], unit:
     """The value, or the least and the most of several."""
     values = _known([read(gpu) for gpu in gpus])
     if values is None:
-        return f"{_UNKNOWN} {unit}"
+        return _UNKNOWN
     least, most = f"{min(values):.0f}", f"{max(values):.0f}"
-    return f"{least} {unit}" if least == most else f"{least}-{most} {unit}"
+    return f"{least}{unit}" if least == most else f"{least}-{most}{unit}"
 
 
 def _known(values: Sequence[float | None]) -> list[float] | None:

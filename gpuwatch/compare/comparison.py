@@ -472,7 +472,7 @@ UNKNOWN = "-"
 
 
 def number(value: float | None) -> str:
-    """Three digits that mean something, thousands apart, no exponent: "12 345", "98.4", "0.0123"."""
+    """Three digits that mean something, thousands apart, no exponent: "12,345", "98.4", "0.0123"."""
     if value is None:
         return UNKNOWN
     size = abs(value)
@@ -489,9 +489,9 @@ def quantity(value: float | None, metric: Metric) -> str:
 
 
 def percent(ratio: float) -> str:
-    """A factor as a change: "+18.4 %"."""
+    """A factor as a change: "+18.4%"."""
     change = (ratio - 1) * 100
-    return f"{'+' if change > 0 else ''}{grouped(change)} %" if abs(change) >= 99.95 else f"{signed(change)} %"
+    return f"{'+' if change > 0 else ''}{grouped(change)}%" if abs(change) >= 99.95 else f"{signed(change)}%"
 
 
 def signed(value: float) -> str:

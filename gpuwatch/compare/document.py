@@ -98,9 +98,9 @@ def _headline(comparison: Comparison) -> str:
     if change.interval is None:
         return f"samples/s {percent(change.ratio)} ({runs}: an anecdote, not proof)"
     if change.interval.spans_no_change:
-        could = "" if change.detectable is None else f"; would have detected {change.detectable * 100:.1f} % or more"
+        could = "" if change.detectable is None else f"; would have detected {change.detectable * 100:.1f}% or more"
         return f"samples/s: no detectable change (p = {change.interval.p_value:.2g}, {runs}{could})"
-    return f"samples/s {difference(change)}, {change.verdict} ({runs}, 95 % interval)"
+    return f"samples/s {difference(change)}, {change.verdict} ({runs}, 95% interval)"
 
 
 def _warnings(comparison: Comparison) -> list[str]:
@@ -251,7 +251,7 @@ def difference(change: Change) -> str:
         return f"{'+' if change.difference > 0 else ''}{quantity(change.difference, change.metric)}"
     if change.interval is None:
         return percent(change.ratio)
-    low, high = (percent(bound).removesuffix(" %") for bound in (change.interval.low, change.interval.high))
+    low, high = (percent(bound).removesuffix("%") for bound in (change.interval.low, change.interval.high))
     return f"{percent(change.ratio)} [{low}, {high}]"
 
 

@@ -82,7 +82,7 @@ def gpu_line(facts: GpuFacts, sample: GpuSample) -> str:
     name = printable(facts.name).removeprefix("NVIDIA ")
     gib = 1024**3
     return (
-        f" {facts.index} {name:14.14} {_of(sample.utilization_percent, None, ' %'):>6}"
+        f" {facts.index} {name:14.14} {_of(sample.utilization_percent, None, '%'):>6}"
         f" {_of(sample.power_watts, facts.power_limit_watts, ' W'):>12}"
         f" {_of(sample.memory_used_bytes, facts.memory_total_bytes, ' GiB', gib):>12}"
     )

@@ -25,29 +25,29 @@ age = numbers.age
 _KIB = 1024.0
 _HELD = "\ue000"  # stands for a space at which a line is not broken; escape() lets no such character come in
 _UNBREAKABLE = re.compile(
-    r"(?<=\d) (?=(?:%|°C|k?W|[mµ]?s|min|h|MHz|[KMGT]iB|GB|B|points|±|\d{3})(?![\w]))|(?<=%) (?=±)|(?<=±) (?=\d)"
+    r"(?<=\d) (?=(?:°C|k?W|[mµ]?s|min|h|MHz|[KMGT]iB|GB|B|points|±)(?![\w]))|(?<=%) (?=±)|(?<=±) (?=\d)"
 )
 _VENDOR_WORDS = ("NVIDIA ", "GeForce ", "Tesla ", "Quadro ")
 _FAMILY_WORDS = ("RTX", "GTX", "PRO")  # a "4090" still differs from a "3090"
 
 
 def percent(value: float | None) -> str:
-    """58.2 -> "58 %"; under one percent with a decimal, so that little does not read as none."""
+    """58.2 -> "58%"; under one percent with a decimal, so that little does not read as none."""
     return UNKNOWN if value is None or math.isnan(value) else numbers.percent(value / 100)
 
 
 def share(value: float | None) -> str:
-    """0.41 -> "41 %"."""
+    """0.41 -> "41%"."""
     return percent(None if value is None else value * 100)
 
 
 def points(share: Share) -> str:
-    """Half of a share's 95 % interval, in points: "2.4"."""
+    """Half of a share's 95% interval, in points: "2.4"."""
     return f"{(share.high - share.low) * 50:.1f}"
 
 
 def mean_and_sigma(mean: float | None, sigma: float | None) -> str:
-    """A mean in percent with its standard deviation in points: "58 % ±31"."""
+    """A mean in percent with its standard deviation in points: "58% ±31"."""
     if mean is None:
         return UNKNOWN
     return percent(mean) if sigma is None else f"{percent(mean)} ±{sigma:.0f}"
@@ -105,7 +105,7 @@ def span(value_seconds: float) -> str:
 
 
 def count(value: float | None) -> str:
-    """A count with its thousands apart: "18 204"; small rates keep a decimal, "0.04" what it takes not to read as 0."""
+    """A count with its thousands apart: "18,204"; small rates keep a decimal, "0.04" what it takes not to read as 0."""
     if value is None or math.isnan(value):
         return UNKNOWN
     if 0 < abs(value) < 0.1:

@@ -4,7 +4,7 @@ The first frame is written before Textual is there: importing that takes a fifth
 real frame says, at the same places, so that nothing jumps. Standard library only.
 
 Textual paints on stderr and reads stdin. Left alone it writes escapes into files, and with a terminal that is gone
-without SIGHUP it spins at 30 % CPU (both measured).
+without SIGHUP it spins at 30% CPU (both measured).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ENDING_SIGNALS = (
 _GIVE_BACK = b"\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[0m\x1b[?1049l\x1b[?25h"
 
 MOST_COLUMNS, MOST_ROWS = 1000, 400
-"""A terminal may claim 65 535 each way, and COLUMNS anything: that takes minutes to lay out. Screens have less."""
+"""A terminal may claim 65,535 each way, and COLUMNS anything: that takes minutes to lay out. Screens have less."""
 
 _SHOW = "\x1b[?1049h\x1b[?25l\x1b[2J\x1b[H"
 _HIDE = "\x1b[?1049l\x1b[?25h"

@@ -1,7 +1,7 @@
 """Widgets that paint given lines: as they are, scrolled, or as a list with a cursor; and the line of the filter.
 
 Textual's built-in widgets lay out and render rich content on every change: measured at 8 GPUs and two frames a
-second, its Sparkline alone costs 20 % of a core, lines painted this way 3 %.
+second, its Sparkline alone costs 20% of a core, lines painted this way 3%.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from gpuwatch.numbers import faster, percent
 
 
 class Severity(Enum):
-    """How bad it is. Critical: broken, or 20 % and more lost. Warning: 10 % (a phase: 5 %) and measured."""
+    """How bad it is. Critical: broken, or 20% and more lost. Warning: 10% (a phase: 5%) and measured."""
 
     CRITICAL = "critical"
     WARNING = "warning"
@@ -48,11 +48,11 @@ class Measure:
 
     name: str
     value: float | int | str | None
-    text: str  # as the screen says it: "GPU idle 41 % of 60 s (512 steps)"
+    text: str  # as the screen says it: "GPU idle 41% of 60 s (512 steps)"
 
 
 def share_measure(name: str, share: float, what: str) -> Measure:
-    """A share with its words: ("wait_share", 0.41, "waiting") reads "waiting 41 %"."""
+    """A share with its words: ("wait_share", 0.41, "waiting") reads "waiting 41%"."""
     return Measure(name, round(share, 4), f"{what} {percent(share)}")
 
 

@@ -3,7 +3,7 @@
 It judges after the warm-up, on enough steps and enough samples of the GPU or of the stack.
 
 A window shorter than a minute is judged too, as soon as it holds enough: a starved run is to be named within
-seconds, and 30 steps tell a 10 % share as well in 20 s as in 60 s. Of stacks, 600 samples are enough. A rule that
+seconds, and 30 steps tell a 10% share as well in 20 s as in 60 s. Of stacks, 600 samples are enough. A rule that
 weighs its figure by an interval may judge from eight settled steps on.
 
 Two evaluations in, six out: on a stream that fluctuates around its threshold this gave 1 flip an hour in simulation, a
@@ -103,7 +103,7 @@ def _trains_too_little(case: GpuCase) -> bool:
     """Whether too little of the GPU's use fell into training: before the first step, and while it evaluates or saves.
 
     What was found of the training stays meanwhile. The six samples of the second in which a pause begins and is not
-    known yet were 0 %.
+    known yet were 0%.
     """
     gpu, run = case.gpu, case.run
     if run is None or gpu.utilization is None:

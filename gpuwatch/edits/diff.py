@@ -65,8 +65,8 @@ def edit_diff(
         attempt: Called with the number of each edit before it is made; a reason refuses it.
 
     Only single calls go through libcst, and only after CPython's parser took the file: libcst 1.9.0 dies of a stack
-    overflow (SIGSEGV) on 3000 nested brackets, needs minutes for a sum of 20 000 terms and
-    740 MiB for 2 x 2 500 minus signs. For source that others write: `gpuwatch.edits.editor`.
+    overflow (SIGSEGV) on 3000 nested brackets, needs minutes for a sum of 20,000 terms and
+    740 MiB for 2 x 2,500 minus signs. For source that others write: `gpuwatch.edits.editor`.
     """
     workspace = Workspace()
     files = workspace.files(Origin(read, folder, tuple(command)))

@@ -42,7 +42,7 @@ from gpuwatch.edits.workspace import (
     stored,
 )
 
-_LARGEST_CALL = 20_000  # characters: libcst 1.9.0 needs minutes for a sum of 20 000 terms
+_LARGEST_CALL = 20_000  # characters: libcst 1.9.0 needs minutes for a sum of 20,000 terms
 _SUBCLASSED = frozenset({"TrainingArguments"})
 """Classes whose subclasses take the same settings and keep the name: `Seq2SeqTrainingArguments`."""
 _NEED_WORKERS = {"persistent_workers": "{workers} > 0", "prefetch_factor": "{value} if {workers} > 0 else None"}

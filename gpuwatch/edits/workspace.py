@@ -518,7 +518,7 @@ def _lines(text: str) -> list[str]:
 def _unified(before: list[str], after: list[str], name: str) -> Iterator[str]:
     """The unified diff, looked for only between the first and the last line that differ.
 
-    Over all of a file with many equal lines difflib finds few anchors, and takes 20 000 of them out and in again.
+    Over all of a file with many equal lines difflib finds few anchors, and takes 20,000 of them out and in again.
     """
     alike = next(
         (at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other),

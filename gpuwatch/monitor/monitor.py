@@ -212,7 +212,7 @@ _KEPT_NS = 60_000_000_000
 def cpu_seconds(proc_root: Path = Path("/proc")) -> float:
     """CPU time of this process and its living children so far; only its own where /proc does not list them.
 
-    The children files cost 20 us; a scan of all processes took 260 ms on a machine with 3 000.
+    The children files cost 20 us; a scan of all processes took 260 ms on a machine with 3,000.
     """
     listings = (read_all(str(path)) or b"" for path in (proc_root / "self/task").glob("*/children"))
     stats = (read_stat(proc_root, int(pid)) for listing in listings for pid in listing.split())

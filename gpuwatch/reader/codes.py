@@ -29,10 +29,10 @@ class Code:
 
 
 MAX_KEPT = 20_000
-_MAX_KEPT_BYTES = 64 << 20  # of names and tables; those of 20 000 real code objects are 12 MB
+_MAX_KEPT_BYTES = 64 << 20  # of names and tables; those of 20,000 real code objects are 12 MB
 _MAX_TEXT = 4096  # characters that are kept of a name
 _MAX_LENGTH = 1 << 24
-_MAX_TABLE = 1 << 20  # bytes, which is about 100 000 lines of one module; of a longer one no line is known
+_MAX_TABLE = 1 << 20  # bytes, which is about 100,000 lines of one module; of a longer one no line is known
 _TYPE_OF_CODE = b"code\0"
 
 
@@ -232,7 +232,7 @@ _Run = tuple[int, "int | None"]
 class LineTable:
     """Lines by the byte of the bytecode where each run of instructions starts.
 
-    Kept as numbers of 32 bits: lists of 500 000 of them, which a table of 1 MiB may hold, take 40 MB.
+    Kept as numbers of 32 bits: lists of 500,000 of them, which a table of 1 MiB may hold, take 40 MB.
     """
 
     starts: array[int]
@@ -252,7 +252,7 @@ def line_table(
 ) -> LineTable:
     """The table of a code object of Python `version`: co_lnotab up to 3.9, co_linetable after.
 
-    From a number on that no compiler writes, its instructions have no line. `check` is called every 4 096 entries.
+    From a number on that no compiler writes, its instructions have no line. `check` is called every 4,096 entries.
     """
     if version >= (3, 11):
         runs = _locations(raw, first_line)

@@ -1,7 +1,7 @@
 """How many batches a DataLoader has yielded: `_num_yielded` of the iterator that the training thread loops over.
 
-Steps per second from it are exact to the batch. Counting a phase's returns in 100 Hz samples instead misses 30 %
-at 58 steps a second and 53 % at 76, measured.
+Steps per second from it are exact to the batch. Counting a phase's returns in 100 Hz samples instead misses 30%
+at 58 steps a second and 53% at 76, measured.
 """
 
 from __future__ import annotations

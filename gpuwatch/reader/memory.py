@@ -139,7 +139,7 @@ class Memory:
         return bytes(Gather(self, ((address, size),)).read())
 
     def read_many(self, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Each (address, size), all by one system call (by several above 1 024 pieces).
+        """Each (address, size), all by one system call (by several above 1,024 pieces).
 
         Raises:
             UnreadableAddressError: Not all of one is mapped.

@@ -20,7 +20,7 @@ LONG_SUBCLASS, LIST_SUBCLASS, TUPLE_SUBCLASS, TEXT_SUBCLASS, DICT_SUBCLASS, TYPE
 )
 HEAP_TYPE, READY = 1 << 9, 1 << 12
 TYPE_FLAGS = 168  # tp_flags
-MOST_CLASSES = 4096  # that are kept; torch and its world define about 15 000, of which few hold loaders
+MOST_CLASSES = 4096  # that are kept; torch and its world define about 15,000, of which few hold loaders
 TYPE_SIZE = 352  # up to and with tp_mro
 
 _HEAD = struct.Struct("<QQQQ")  # ob_refcnt, ob_type, ob_size, tp_name
@@ -252,7 +252,7 @@ class Objects:
         return sign * int(sum(digit << (_DIGIT_BITS * index) for index, digit in enumerate(digits)))
 
     def text(self, address: int) -> str | None:
-        """The str there, None where it is longer than 4 096 characters or kept in the form that 3.12 dropped."""
+        """The str there, None where it is longer than 4,096 characters or kept in the form that 3.12 dropped."""
         info = self.type_of(address)
         if info is None or not info.flags & TEXT_SUBCLASS:
             return None

@@ -247,7 +247,7 @@ def _in_container(proc_root: Path) -> bool:
 
 OPERATION_SECONDS = 0.5
 """CPU time of attaching, or of one sample. Attaching takes 2 to 30 ms, a sample of 60 threads 2 ms; reading the maps of
-a process with 65 530 of them takes 60 ms."""
+a process with 65,530 of them takes 60 ms."""
 _OPERATION_BYTES = 512 << 20
 _CHARGE_EVERY = 64
 """Reads between two looks at the clock, which takes 0.3 us. Reading one page of a file takes up to 20 us."""

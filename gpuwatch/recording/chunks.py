@@ -129,11 +129,11 @@ def stored_shape(kind: Kind) -> str:
     return json.dumps(to_plain(kind.shape), separators=(",", ":"))
 
 
-_LEVEL = 3  # 1.5 % larger than with 6, in 40 % of the time
+_LEVEL = 3  # 1.5% larger than with 6, in 40% of the time
 _MOST_BYTES = 1 << 25
 """No chunk inflates to more: a few bytes of a hostile file may stand for gigabytes."""
 MOST_ROWS = 1 << 18
-"""Of a segment: it is sealed at 4 MB, which is 80 000 of the smallest samples, or after the second that went beyond."""
+"""Of a segment: it is sealed at 4 MB, which is 80,000 of the smallest samples, or after the second that went beyond."""
 _FREE_ROWS = 1024
 _ROWS_PER_BYTE = 8
 """The jitter of a clock alone takes more than a byte of each sample, so a chunk that claims more is none."""

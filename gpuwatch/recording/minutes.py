@@ -327,7 +327,7 @@ class _StepMetrics:
     def end_minute(self) -> None:
         """Leaves out the seconds of what was known in every step of a trainer: they are those of all its steps.
 
-        Trainers that ended are forgotten: one with 1 000 steps takes 250 kB.
+        Trainers that ended are forgotten: one with 1,000 steps takes 250 kB.
         """
         values = self._metrics.values
         for name in self._trainers:

@@ -40,7 +40,7 @@ from gpuwatch.timeline.columns import MINUTE_NS, SECOND_NS
 from gpuwatch.timeline.times import Anchor, wall_time_at
 
 _LAST_WALL_TIME = 253_402_300_800.0
-"""The year 10 000, which no calendar here knows."""
+"""The year 10,000, which no calendar here knows."""
 _LEAST_INTERVAL = 0.01
 _FIRST_TIME = -(2**62)
 _LAST_TIME = 2**62
@@ -563,7 +563,7 @@ class Recording:
 
 
 def _without_ended(rows: list[Row]) -> Iterator[Row]:
-    """Leaves out the phases that ended: a day may have 20 000, and to take one apart takes 15 us."""
+    """Leaves out the phases that ended: a day may have 20,000, and to take one apart takes 15 us."""
     spans = [_SPAN.search(row[3]) if row[1] == PhaseSpan.__name__ and isinstance(row[3], str) else None for row in rows]
     ended = {
         (row[2], *span.group(1, 2)) for row, span in zip(rows, spans, strict=True) if span and span.group(3) != "null"

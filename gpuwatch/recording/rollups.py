@@ -1,6 +1,6 @@
 """Minutes of metrics, and hours of them: column by column, as the file keeps them, and figures put together from them.
 
-A report of a day reads 1 440 minutes and no samples. As rows a day of eight GPUs and eight ranks is 350 000 figures, a
+A report of a day reads 1,440 minutes and no samples. As rows a day of eight GPUs and eight ranks is 350,000 figures, a
 second of CPU to take apart and half a second to add up again; as columns of an hour it is a tenth of that, for 2.5 MB
 more in the file, and only what is shown is decoded.
 """
@@ -323,7 +323,7 @@ def pack_hour(hour_ns: int, minutes: Iterable[Iterable[Rollup]]) -> bytes | None
 
 
 def _marks(series: array[float]) -> list[float]:
-    """The hour's percentiles, so that those of a day are put together from 24 distributions instead of 1 440."""
+    """The hour's percentiles, so that those of a day are put together from 24 distributions instead of 1,440."""
     columns: dict[str, Sequence[float]] = {name: series[place::_WIDTH] for place, name in enumerate(_NAMES)}
     found = quantiles(MinuteColumns([Part(columns, 0, len(series) // _WIDTH)]), MARKS)
     return [mark for mark in found if mark is not None]

@@ -3,7 +3,7 @@
 Its verdict is one sentence per run, worst first, then one per GPU or machine with a problem of its own. The figures of
 a run are those of the rank all others wait for; what stacks say of it comes as shares with their intervals, lines of
 code, and the line on which it stands. The curves of a page with charts are no part of the report that everybody reads:
-1 500 points of least, mean and greatest for each of 50 curves.
+1,500 points of least, mean and greatest for each of 50 curves.
 """
 
 from __future__ import annotations
@@ -223,9 +223,9 @@ def checklist(scene: Scene) -> list[model.Target]:
     heat = _of_gpus(gpus, lambda gpu: gpu.temperature_celsius.max if gpu.temperature_celsius else None, max)
     cpu = _Value(scene.host.cpu_percent if scene.host else None)
     return [
-        _target("mean utilization >= 85 %", "%", busy, lambda value: value >= 85),
+        _target("mean utilization >= 85%", "%", busy, lambda value: value >= 85),
         _target("fluctuation (sigma of utilization) < 10 points", "points", swing, lambda value: value < 10),
-        _target("CPU <= 90 %", "%", cpu, lambda value: value <= 90),
+        _target("CPU <= 90%", "%", cpu, lambda value: value <= 90),
         _target("temperature < 85 °C", "°C", heat, lambda value: value < 85),
         _target("no out-of-memory error", "errors", _out_of_memory(ranks), lambda value: value == 0),
     ]
@@ -304,7 +304,7 @@ def _subject(seen: Observation, key: str) -> str:
 
 
 def _short(values: Sequence[float | None]) -> list[float | None]:
-    """To four digits, all of them at once: a page has 300 000 values, and mostly all of a curve's are known."""
+    """To four digits, all of them at once: a page has 300,000 values, and mostly all of a curve's are known."""
     if None in values:
         values = [_NAN if value is None else value for value in values]
     text = _FORMAT * len(values) % tuple(values)

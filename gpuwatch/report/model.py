@@ -245,7 +245,7 @@ class Phase(Struct, frozen=True):
 
 
 class Share(Struct, frozen=True):
-    """A share of samples with its 95 % interval."""
+    """A share of samples with its 95% interval."""
 
     share: float
     low: float

@@ -70,7 +70,7 @@ def started_here(facts: RunFacts) -> float | None:
 class Observation:
     """One session. `scene` covers all of it, `snapshot` holds the findings of its last evaluation.
 
-    `charts` are the short ones of every report, `curves` those of a page with charts: up to 1 500 points each.
+    `charts` are the short ones of every report, `curves` those of a page with charts: up to 1,500 points each.
     """
 
     snapshot: Snapshot

@@ -194,7 +194,7 @@ def process_started(recording: Recording, facts: RunFacts) -> float | None:
 
 
 class MinutesOnce(Recording):
-    """Keeps what it has decoded, so it is for one report: a day of eight GPUs and their ranks is 300 000 figures."""
+    """Keeps what it has decoded, so it is for one report: a day of eight GPUs and their ranks is 300,000 figures."""
 
     _hours: dict[int, tuple[object, Hour]] | None = None
 

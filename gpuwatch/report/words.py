@@ -290,7 +290,7 @@ def _accumulated(run: model.Run) -> str:
 
 
 def _wait_error(run: model.Run) -> str:
-    """Half the width of the 95 % interval in points, where the wait was sampled."""
+    """Half the width of the 95% interval in points, where the wait was sampled."""
     if run.data_wait_share is None or run.stacks is None or run.visibility != "sampled":
         return ""
     wait = run.stacks.train_phases.get("wait")
@@ -412,7 +412,7 @@ def _with_error(part: model.Share | model.Line) -> str:
 
 
 def _error(part: model.Share | model.Line) -> str:
-    """Half the width of the 95 % interval, in points."""
+    """Half the width of the 95% interval, in points."""
     return f"{(part.high - part.low) * 50:.1f}"
 
 
@@ -447,12 +447,12 @@ def _scale(report: model.Report, series: str, key: str, highest: float) -> tuple
     gpu = next((gpu for gpu in report.gpus if gpu.uuid == key), None)
     run = next((run for run in report.runs if run.id == key), None)
     if gpu and series == "gpu.utilization_percent":
-        return f"GPU {gpu.index} utilization", 100.0, "100 %"
+        return f"GPU {gpu.index} utilization", 100.0, "100%"
     if gpu and series == "gpu.power_watts":
         limit = (gpu.power_watts and gpu.power_watts.limit) or highest
         return f"GPU {gpu.index} power", limit, f"{number(limit)} W"
     if run and series == "run.wait_share":
-        return f"{run.title} wait for data", 1.0, "100 %"
+        return f"{run.title} wait for data", 1.0, "100%"
     if run and series == "run.step_seconds":
         return f"{run.title} step time", highest, seconds(highest)
     return "", 1.0, ""
@@ -527,7 +527,7 @@ def environment_lines(report: model.Report) -> list[str]:
     lines = [
         f"gpuwatch {report.gpuwatch.version}",
         f"host {host.hostname or UNKNOWN}, kernel {host.kernel or UNKNOWN}{kind}",
-        f"CPU {host.cpu_model or UNKNOWN}, {host.cpu_count or UNKNOWN} cores{quota}, {number(host.cpu_percent)} % busy",
+        f"CPU {host.cpu_model or UNKNOWN}, {host.cpu_count or UNKNOWN} cores{quota}, {number(host.cpu_percent)}% busy",
         f"memory {gibibytes(host.memory_available_bytes)} of {gibibytes(host.memory_total_bytes)} GiB available",
         f"driver {host.driver_version or UNKNOWN}, CUDA {host.cuda_version or UNKNOWN}",
     ]
@@ -544,7 +544,7 @@ def number(value: Any, digits: int = 0) -> str:
 
 
 def share(value: float | None) -> str:
-    """0.413 -> "41 %"."""
+    """0.413 -> "41%"."""
     return UNKNOWN if value is None else numbers.percent(value)
 
 

@@ -266,7 +266,7 @@ def has_training_threads(proc_root: Path | str, pid: int) -> bool:
 
 
 _IDLE_CORES = 0.02
-"""A process at rest uses none; a training of 16 batches a second that waits 98 % of its time still uses 0.04."""
+"""A process at rest uses none; a training of 16 batches a second that waits 98% of its time still uses 0.04."""
 
 _NAMES_ITS_WORKERS = (2, 5)  # the first torch that does
 _MOST_ANCESTORS = 8
@@ -447,7 +447,7 @@ def _many(count: int, what: str) -> str:
 _SECOND_NS: Final = 1_000_000_000
 _PAUSES_NS: Final = (2 * _SECOND_NS, 10 * _SECOND_NS, 60 * _SECOND_NS)
 _REST_PER_COST: Final = 1000
-"""A process that is expensive to examine, as one with 65 530 names of files is, takes no more than 0.1 % of a core."""
+"""A process that is expensive to examine, as one with 65,530 names of files is, takes no more than 0.1% of a core."""
 _CAUSE_SHOWN: Final = 120
 _LEAST_CPU_NS: Final = _SECOND_NS
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")

@@ -125,7 +125,7 @@ MINUTE_NS = 60 * SECOND_NS
 SECONDS_KEPT = 2 * 3600
 MINUTES_KEPT = 24 * 60
 
-_MOST_COUNTED = 65_535  # in an unsigned short; means stay right to 1 part in 65 535 beyond it
+_MOST_COUNTED = 65_535  # in an unsigned short; means stay right to 1 part in 65,535 beyond it
 
 
 class Buckets:

@@ -113,7 +113,7 @@ THROTTLES = {
     "power-brake": Throttle("throttled_power_brake_ns", REASON_POWER_BRAKE, "hardware brake"),
 }
 
-# A poll is taken up 10 times a second for each GPU, and 6 000 times when a replay begins.
+# A poll is taken up 10 times a second for each GPU, and 6,000 times when a replay begins.
 _READINGS = attrgetter(*(metric.name for metric in metrics.GPU_GAUGES))
 _LIMITS = tuple((metric.low, metric.high) for metric in metrics.GPU_GAUGES)
 _WINDOWED_VALUES = attrgetter(*_WINDOWED)

@@ -390,7 +390,7 @@ def rows_of(history: TrainerHistory, bounds: Bounds) -> slice:
 def rank_window(history: TrainerHistory, process: ProcessHistory | None, now_ns: int, window_ns: int) -> RankWindow:
     """One trainer over (now - window, now].
 
-    Sums are of the whole window; where it is longer than the raw steps reach (15 min or 16 384 steps), distributions,
+    Sums are of the whole window; where it is longer than the raw steps reach (15 min or 16,384 steps), distributions,
     columns and stacks are of its newest part. Without a hook there are no steps one by one, so no columns, and the
     figures are those of the stacks. `history.facts` must be known.
     """

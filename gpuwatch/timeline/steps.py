@@ -107,7 +107,7 @@ def settle(steps: Table, is_settled: Callable[[int, int, int, float], bool]) -> 
 def without_stop(step: StepEnd, usual_seconds: float | None) -> StepEnd:
     """A step that holds a stop, with all beyond a usual step as a pause and off the part that it lay in.
 
-    42 s of a stop made the backward 94 % of the minute after it. Samples of the process are a second apart, so the
+    42 s of a stop made the backward 94% of the minute after it. Samples of the process are a second apart, so the
     usual step shows the length better than they do; the longest part of the step is the one that held it, unless it is
     too short for that. What is left of the parts was training: a step of 2 s that waited for 1 s took no 0.6 s.
     """
@@ -125,14 +125,14 @@ def without_stop(step: StepEnd, usual_seconds: float | None) -> StepEnd:
 
 
 def wait_within(wait_seconds: float | None, training: float) -> float | None:
-    """The wait of a step, no longer than its training: a peer or a file may claim one that is, a share above 100 %."""
+    """The wait of a step, no longer than its training: a peer or a file may claim one that is, a share above 100%."""
     return training if wait_seconds is not None and wait_seconds > training else wait_seconds
 
 
 def parts_within(step: StepEnd, training: float) -> list[float]:
     """Copy, forward, backward and optimizer without the pauses inside them, which are no part of `training` either.
 
-    A first backward that compiles for 5 s made the backward 47 % of a minute of which 80 % were waits. Which part a
+    A first backward that compiles for 5 s made the backward 47% of a minute of which 80% were waits. Which part a
     pause lay in is not known: all of them give in proportion. So do parts that a peer or a file claims to be longer
     together than the step.
     """
@@ -200,7 +200,7 @@ def head_batches(loader: LoaderFacts) -> int:
 
 
 class WarmUp:
-    """Open until the median of five steps is within 20 % of the five before.
+    """Open until the median of five steps is within 20% of the five before.
 
     Medians of five never agree on a run that waits for every second batch (two workers too slow): slow and fast steps
     take turns in having the majority. Means over ten do, so they are asked as well from the twentieth step on.

@@ -193,7 +193,7 @@ class PeakGrowth:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of samples with its 95 % interval (Wilson)."""
+    """A share of samples with its 95% interval (Wilson)."""
 
     value: float
     low: float
@@ -234,7 +234,7 @@ class StackWindow:
     """What was seen from outside in the window: stacks of the training thread and its workers, the loader's counter.
 
     `phases` are shares of all samples of the training thread, `train_phases` of those outside evaluation, saving
-    and compiling. Lines, and calls, are the 20 with the most samples, most first. No 10 % threshold is decided on
+    and compiling. Lines, and calls, are the 20 with the most samples, most first. No 10% threshold is decided on
     fewer than 600 samples: the interval is then wider than 2.4 points.
     """
 
@@ -318,7 +318,7 @@ class PhaseTotals:
 class PaceBlock:
     """A stretch of at least 100 settled steps and 10 s: the median step, and its parts as means per step.
 
-    `mean_step_seconds` leaves the longest 2 % out: a hiccup of seconds is no pace.
+    `mean_step_seconds` leaves the longest 2% out: a hiccup of seconds is no pace.
     """
 
     start_ns: int
@@ -374,7 +374,7 @@ class RankWindow:
     train_seconds: float
     steps: int  # in the window
     steps_total: int
-    warm: bool  # 10 steps done and the last five within 20 % of the five before
+    warm: bool  # 10 steps done and the last five within 20% of the five before
     columns: StepColumns
     step_seconds: Stats | None = None  # training periods
     step_p99_session_seconds: float | None = None
@@ -480,7 +480,7 @@ class Scene:
     """The same of the window's newest half, while nothing newer has come; None where that is too short."""
 
 
-_Z_95 = 1.959964  # standard normal quantile at 97.5 %
+_Z_95 = 1.959964  # standard normal quantile at 97.5%
 
 
 def known(values: Iterable[float]) -> list[float]:
@@ -524,7 +524,7 @@ def mean(values: Iterable[float]) -> float | None:
 
 
 def wilson(hits: int, count: int) -> Share:
-    """A share of `count` > 0 samples with its 95 % score interval, which holds for 0 hits and for few samples."""
+    """A share of `count` > 0 samples with its 95% score interval, which holds for 0 hits and for few samples."""
     share = hits / count
     square = _Z_95 * _Z_95
     center = share + square / (2 * count)
@@ -535,9 +535,9 @@ def wilson(hits: int, count: int) -> Share:
 
 
 class LogHistogram:
-    """Quantiles of a stream of any length in 9 KB, each within 1 % of the true value.
+    """Quantiles of a stream of any length in 9 KB, each within 1% of the true value.
 
-    Bins grow by 2 %, from 10 us to a day, so that a 1 ms step and a ten-minute one are resolved equally well.
+    Bins grow by 2%, from 10 us to a day, so that a 1 ms step and a ten-minute one are resolved equally well.
     """
 
     __slots__ = ("_bins", "count")

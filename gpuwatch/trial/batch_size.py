@@ -210,7 +210,7 @@ def _outcome(search: SizeSearch) -> str:
     if own is None or own.samples_per_second is None or found.samples_per_second is None:
         return f"batch size {found.size}: {speed}"
     if found is own:
-        return f"keep batch size {own.size}, {speed}: no size that fits is faster by more than {100 * SAME_SPEED:g} %"
+        return f"keep batch size {own.size}, {speed}: no size that fits is faster by more than {100 * SAME_SPEED:g}%"
     ratio = found.samples_per_second / own.samples_per_second
     before = f"the {speed_words(own.samples_per_second)} samples/s of batch size {own.size}"
     return f"batch size {found.size}: {speed}, {ratio:.{2 if ratio < _FAR else 1}f}x of {before}"
@@ -219,7 +219,7 @@ def _outcome(search: SizeSearch) -> str:
 def _share_words(search: SizeSearch, each: SizeRun) -> str:
     if each.memory_share is None:
         return ""
-    return f", {100 * each.memory_share:.0f} % of {_MEMORY_OF_GPU if search.on_gpu else 'the memory budget'}"
+    return f", {100 * each.memory_share:.0f}% of {_MEMORY_OF_GPU if search.on_gpu else 'the memory budget'}"
 
 
 _MEMORY_OF_GPU = "the GPU's memory"
@@ -242,8 +242,8 @@ def _row(each: SizeRun, *, on_gpu: bool) -> tuple[str, ...]:
         str(each.size),
         speed_words(each.samples_per_second),
         "-" if each.step_seconds is None else numbers.seconds(each.step_seconds),
-        "-" if usage.utilization_percent is None else f"{usage.utilization_percent:.0f} %",
-        _bytes(memory) + ("" if each.memory_share is None else f" ({100 * each.memory_share:.0f} %)"),
+        "-" if usage.utilization_percent is None else f"{usage.utilization_percent:.0f}%",
+        _bytes(memory) + ("" if each.memory_share is None else f" ({100 * each.memory_share:.0f}%)"),
         _bytes(usage.reserved_bytes),
         _bytes(usage.allocated_bytes),
         failure.reason if failure is not None else each.outcome,
@@ -269,8 +269,8 @@ def _sentences(search: SizeSearch) -> list[str]:
     if search.target_percent is not None and not search._reaches(found):
         highest = max((each.run.usage.utilization_percent or 0.0 for each in search.fitting), default=0.0)
         known = any(each.run.usage.utilization_percent is not None for each in search.fitting)
-        reached = f"the highest is {highest:.0f} %" if known else "no GPU reports its utilization"
-        sentences.append(f"No size reaches a utilization of {search.target_percent:g} %: {reached}")
+        reached = f"the highest is {highest:.0f}%" if known else "no GPU reports its utilization"
+        sentences.append(f"No size reaches a utilization of {search.target_percent:g}%: {reached}")
     if own is not None and found.size != own.size:
         sentences.append(_effect(found.size / own.size))
         where = "" if search.place is None else f" It is built at {_shown(search.place)}."
@@ -288,7 +288,7 @@ def _sentences(search: SizeSearch) -> list[str]:
             )
     elif found is own:
         sentences.append("If the GPU waits for data at every size, `gpuwatch tune` looks for what to change")
-    sentences.append(f"One run per size: speeds that differ by less than {100 * SAME_SPEED:g} % count as equal")
+    sentences.append(f"One run per size: speeds that differ by less than {100 * SAME_SPEED:g}% count as equal")
     return sentences
 
 

@@ -18,7 +18,7 @@ from gpuwatch.trial.changes import LOADER, Arm
 from gpuwatch.trial.results import ArmResult, Failure, Judgement, Metric, RunResult, TrialResult, scatter
 
 _FACTOR_FROM = 1.5
-"""A change by so much and more is given as a factor: "+190 %" is harder to read than "2.9x"."""
+"""A change by so much and more is given as a factor: "+190%" is harder to read than "2.9x"."""
 _HOPELESS = 9.0
 """A change by ten times would have been missed: that is no figure to plan by."""
 
@@ -31,18 +31,18 @@ def speed_words(rate: float | None) -> str:
 
 
 def share_words(part: float | None) -> str:
-    """1.2 %."""
-    return "-" if part is None else f"{100 * part:.1f} %"
+    """1.2%."""
+    return "-" if part is None else f"{100 * part:.1f}%"
 
 
 def change_words(judgement: Judgement) -> str:
-    """The change with its interval: "2.90x [2.71, 3.10]" or "+18.4 % [+15.9, +21.0]"."""
+    """The change with its interval: "2.90x [2.71, 3.10]" or "+18.4% [+15.9, +21.0]"."""
     ratio, interval = judgement.ratio, judgement.interval
     if ratio is None:
         return "-"
     as_factor = max(ratio, 1 / ratio) >= _FACTOR_FROM
     ends = "" if interval is None else f" [{_one(interval.low, as_factor)}, {_one(interval.high, as_factor)}]"
-    unit = "x" if as_factor else " %"
+    unit = "x" if as_factor else "%"
     return f"{_one(ratio, as_factor)}{unit}{ends}"
 
 
@@ -66,7 +66,7 @@ def verdict_words(judgement: Judgement) -> str:
 def _least(part: float) -> str:
     if part >= 1:
         return f"{1 + part:.2g}x: more --runs"
-    return f"{100 * part:.1f} %" if part < 0.1 else f"{100 * part:.0f} %"
+    return f"{100 * part:.1f}%" if part < 0.1 else f"{100 * part:.0f}%"
 
 
 def against_prediction(each: ArmResult) -> str | None:
@@ -262,7 +262,7 @@ def _sentences(result: TrialResult) -> list[tuple[str, tuple[str, ...]]]:
     if best is not None:
         alike = result.like_best
         unsure = f"; not distinguishable from {' and '.join(each.arm.label for each in alike)}" if alike else ""
-        interval = f"(95 % interval of {_n(best, result)})"
+        interval = f"(95% interval of {_n(best, result)})"
         found.append((f"Best: {best.arm.label}, {change_words(best.judgement)} {interval}{unsure}", ()))
     for each in result.arms:
         said = against_prediction(each)

@@ -215,7 +215,7 @@ class Judgement:
     """What may be said of an arm's speed against the first arm's.
 
     `interval` is that of one comparison by itself; where there are several arms, the verdict asks for more (Holm).
-    `detectable` is the least change, 0.03 for 3 %, that this many runs with such scatter show in four of five trials.
+    `detectable` is the least change, 0.03 for 3%, that this many runs with such scatter show in four of five trials.
     """
 
     verdict: Verdict
@@ -328,7 +328,7 @@ def scatter(rates: Sequence[float]) -> float | None:
 
 
 def drift(arms: Sequence[Sequence[tuple[int, float]]]) -> float | None:
-    """How much the speed changed from the first run to the last, whatever the arm: -0.08 for 8 % slower.
+    """How much the speed changed from the first run to the last, whatever the arm: -0.08 for 8% slower.
 
     Each arm is a sequence of (place of the run, speed). None where no drift stands out of the scatter. Alternating
     keeps a drift out of the ratios, but it widens their intervals.
@@ -408,7 +408,7 @@ def _drift(arms: Sequence[ArmResult], metric: Metric) -> Iterator[str]:
     if found is not None:
         way = "quicker" if found > 0 else "slower"
         yield (
-            f"from the first run to the last everything became {100 * abs(found):.0f} % {way}: the arms alternated, so "
+            f"from the first run to the last everything became {100 * abs(found):.0f}% {way}: the arms alternated, so "
             "the ratios hold, but the intervals are wider"
         )
 

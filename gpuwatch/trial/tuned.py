@@ -51,7 +51,7 @@ def _outcome(tuning: Tuning) -> str:
     if tuning.kept.changes:
         return f"nothing is certainly faster than the unchanged program: {verdict_words(tuning.total)}"
     if tuning.attempts:
-        return f"nothing to gain: nothing that was tried is faster by {100 * tuning.min_effect:g} % or more"
+        return f"nothing to gain: nothing that was tried is faster by {100 * tuning.min_effect:g}% or more"
     return "nothing to gain: no finding of the first run advises a setting that could be tried"
 
 
@@ -151,7 +151,7 @@ def _row(each: Attempt) -> tuple[str, str, str]:
         words = f"dropped: {'slower in its first run' if is_single else verdict_words(each.judgement)}"
         needed = each.runs_needed
         if needed is not None and needed <= MOST_RUNS:
-            words += f"; --runs {needed} would show {100 * ((each.judgement.ratio or 1.0) - 1.0):.0f} %"
+            words += f"; --runs {needed} would show {100 * ((each.judgement.ratio or 1.0) - 1.0):.0f}%"
         return each.candidate.label, change_words(each.judgement), words
     return each.candidate.label, change_words(each.judgement), f"{words}: {each.reason}" if each.reason else words
 
@@ -161,7 +161,7 @@ def _sentences(result: TuneResult) -> list[str]:
     found = []
     if tuning.is_proved:
         before, after = (len(tuning.rates(arm)) for arm in (Arm(), tuning.kept))
-        found.append(f"In brackets: the 95 % interval, here of {before} runs before and {after} after")
+        found.append(f"In brackets: the 95% interval, here of {before} runs before and {after} after")
     found += [
         f"{each.candidate.label}: predicted {each.candidate.gain.low:.2f}-{each.candidate.gain.high:.2f}x "
         f"({each.candidate.rule}), measured {each.judgement.ratio:.2f}x"

@@ -112,7 +112,7 @@ class Tuning:
         command: the program as it is.
         environment: its usual one.
         runs_per_arm: how often what is kept is run, at least.
-        min_effect: the least change that counts, 0.02 for 2 %.
+        min_effect: the least change that counts, 0.02 for 2%.
         only_loader: whether only settings of the DataLoader are tried.
         has_time: whether one more run fits into the budget.
     """

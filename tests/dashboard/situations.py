@@ -83,7 +83,7 @@ def cpu_run() -> Snapshot:
         ranks=(rank(facts=replace(rank().facts, device="cpu")),),
         copy_share=None,
     )
-    about = starvation(summary="train.py (4711): training stands still 41 % of the time waiting for data")
+    about = starvation(summary="train.py (4711): training stands still 41% of the time waiting for data")
     return replace(no_gpu(), runs=(own,), findings=(about,))
 
 
@@ -240,16 +240,14 @@ def attached(workers: int = 0, **changes: object) -> Snapshot:
         rule="workers-zero",
         run=window.id,
         level=Level.E1,
-        summary="train.py (5000): training waits 61 % of the time for data that its own thread makes",
+        summary="train.py (5000): training waits 61% of the time for data that its own thread makes",
         evidence=(
-            Measure(
-                "data_wait_share", 0.61, "waits 61 % ± 2.4 of the training time (1 640 samples of its stack, 20 s)"
-            ),
+            Measure("data_wait_share", 0.61, "waits 61% ± 2.4 of the training time (1,640 samples of its stack, 20 s)"),
             Measure(
                 "hot_line",
                 f"{seen.AUGMENT}:41",
-                "of it 70 % ± 2.8 in augment.py:41 `image = image.filter(Gauss"
-                "ianBlur(5))`, in PIL/ImageFilter.py:filter (1 000 samples)",
+                "of it 70% ± 2.8 in augment.py:41 `image = image.filter(Gauss"
+                "ianBlur(5))`, in PIL/ImageFilter.py:filter (1,000 samples)",
             ),
         ),
         fix=Fix(

@@ -138,15 +138,15 @@ def test_where_all_runs_have_ended_the_others_are_offered_again() -> None:
     over = replace(situations.attached(state="ended"), attached_pid=None, findings=())
     told = verdicts(View(replace(over, candidates=(situations.refused(),))))
     assert {verdict.word for verdict in told} == {"ENDED", "NOT WATCHED YET"}
-    assert "ended after 1 843 batches" in told[0].sentence + told[1].sentence
+    assert "ended after 1,843 batches" in told[0].sentence + told[1].sentence
     assert told[1].because.startswith("attaching needs no restart: ")
 
 
 def test_what_is_said_of_a_run_that_has_ended_says_so() -> None:
     over = situations.attached(state="ended")
-    waits = replace(over.findings[0], summary="Training waits 61 % of the time")
+    waits = replace(over.findings[0], summary="Training waits 61% of the time")
     told = verdicts(View(replace(over, findings=(waits,))))
-    assert told[0].sentence == "train.py (5000), ended: training waits 61 % of the time"
+    assert told[0].sentence == "train.py (5000), ended: training waits 61% of the time"
 
 
 async def test_the_cursor_stays_on_its_process_while_others_come() -> None:

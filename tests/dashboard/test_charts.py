@@ -108,7 +108,9 @@ def test_the_mean_as_printed_lies_between_least_and_most_as_printed(
     buckets: list[tuple[float, float, float, bool]], unit: str
 ) -> None:
     text = figures_of(trace(buckets), unit)
-    match = re.fullmatch(r"mean (?:<)?([\d.]+) (\S+), (?:<)?([\d.]+)(?: (\S+))? to (?:<)?([\d.]+) (\S+)", text)
+    match = re.fullmatch(
+        r"mean (?:<)?([\d.]+) ?(\S+), (?:<)?([\d.]+)(?: ?([a-zA-Z%]+))? to (?:<)?([\d.]+) ?(\S+)", text
+    )
     assert match is not None, text
     mean, mean_unit, least, least_unit, most, most_unit = match.groups()
     values = [

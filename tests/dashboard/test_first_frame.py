@@ -111,7 +111,7 @@ def painted(monkeypatch: pytest.MonkeyPatch) -> Painted:
 
 
 def test_a_line_gives_each_number_with_its_limit_and_a_dash_for_what_is_not_known() -> None:
-    assert gpu_line(FACTS, SAMPLE).split() == ["1", "H100", "80GB", "HBM3", "57", "%", "619/700", "W", "65/80", "GiB"]
+    assert gpu_line(FACTS, SAMPLE).split() == ["1", "H100", "80GB", "HBM3", "57%", "619/700", "W", "65/80", "GiB"]
     assert gpu_line(FACTS, GpuSample(1, "GPU-b", power_watts=0.0)).split()[4:] == ["-", "0/700", "W", "-"]
 
 

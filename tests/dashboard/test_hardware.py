@@ -43,8 +43,8 @@ def rows(snapshot: Snapshot, width: int = 120, height: int = 1, index: int = 0) 
 def test_a_gpu_in_one_line_at_120_columns() -> None:
     assert rows(situations.starved()) == [
         " GPU             util 60 s     power      memory   temp SM clock slowed by"
-        "  util 0-100 %, 2 min   power 0-700 W",
-        " 0 H100 80GB      58 % ±31 402/700 W 61.2/80 GiB  61 °C 1755 MHz none"
+        "  util 0-100%, 2 min    power 0-700 W",
+        " 0 H100 80GB       58% ±31 402/700 W 61.2/80 GiB  61 °C 1755 MHz none"
         "       ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶ ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶",
     ]
 
@@ -52,15 +52,15 @@ def test_a_gpu_in_one_line_at_120_columns() -> None:
 def test_a_gpu_at_80_columns_has_one_chart_with_power_below_utilization() -> None:
     assert rows(situations.starved(), 80, 2) == [
         " GPU     util 60 s     power    memory  temp SM clock slowed util,power 2 min",
-        " 0 H100   58 % ±31 402/700 W 61/80 GiB 61 °C 1755 MHz none   ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶",
-        "         SM active 44 % · tensor 21 % · memory busy 31 %     ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶",
+        " 0 H100    58% ±31 402/700 W 61/80 GiB 61 °C 1755 MHz none   ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶",
+        "         SM active 44% · tensor 21% · memory busy 31%        ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶",
     ]
 
 
 def test_higher_rows_have_details_and_higher_charts() -> None:
     lines = rows(situations.starved(), 120, 4)[1:]
     assert [line[17:76].rstrip() for line in lines[1:]] == [
-        "SM active 44 % · tensor 21 % · memory busy 31 %",
+        "SM active 44% · tensor 21% · memory busy 31%",
         "memory clock 2619 MHz · PCIe 5 x16 · power: instant",
         "4711 python train.py  60.8 GiB",
     ]
@@ -69,7 +69,7 @@ def test_higher_rows_have_details_and_higher_charts() -> None:
 
 def test_a_wide_terminal_shows_a_meter() -> None:
     assert rows(situations.starved(), 200)[1][:75] == (
-        " 0 H100 80GB HBM3        █████▊────   58 % ±31    402/700 W    61.2/80 GiB "
+        " 0 H100 80GB HBM3        █████▊────    58% ±31    402/700 W    61.2/80 GiB "
     )
 
 
@@ -116,7 +116,7 @@ def test_nothing_but_ascii_without_unicode() -> None:
     snapshot = situations.starved()
     lines = gpu_row(snapshot.gpus[0], View(snapshot), 3, columns(120), plain_look, trace(1.0, 99.0), trace(5.0))
     assert all(line.isascii() for line in plain(lines))
-    assert "58 % +-31" in plain(lines)[0]
+    assert "58% +-31" in plain(lines)[0]
 
 
 def test_without_a_gpu_the_header_says_why() -> None:

@@ -29,7 +29,7 @@ async def test_a_frame_is_there_before_any_data() -> None:
 
 async def test_a_snapshot_from_the_monitors_thread_is_drawn() -> None:
     async with driven(situations.starved()) as driver:
-        assert "the GPU idles 41 % of the time waiting for data" in driver.text
+        assert "the GPU idles 41% of the time waiting for data" in driver.text
         await driver.push(situations.healthy())
         assert "nothing to change" in driver.text
 
@@ -68,7 +68,7 @@ async def test_many_snapshots_at_once_are_drawn_once() -> None:
 
 
 async def test_on_a_narrow_terminal_the_gain_has_a_place_beside_a_long_sentence() -> None:
-    long = situations.starvation(summary="train.py (4711): the GPU idles 41 % of the time: " + "augment.py:41 " * 5)
+    long = situations.starvation(summary="train.py (4711): the GPU idles 41% of the time: " + "augment.py:41 " * 5)
     async with driven(situations.snapshot(findings=(long,)), (80, 24)) as driver:
         head = driver.rows.index(next(row for row in driver.rows if "Findings" in row))
         assert any("1.5-1.7x faster" in row for row in driver.rows[:head])
@@ -81,8 +81,8 @@ async def test_the_charts_of_gpus_and_runs_share_one_time_axis() -> None:
         gpus = next(row for row in driver.rows if row.startswith(" GPU "))
         run = next(row for row in driver.rows if row.startswith("─ train.py"))
         band = next(row for row in driver.rows if "▓ evaluation" in row)
-        assert (gpus.index("util 0-100 %"), gpus.index("power 0-700 W")) == (cells.chart_1, cells.chart_2)
-        assert (run.index("wait 0-100 %"), run.index("step 0-")) == (cells.chart_1, cells.chart_2)
+        assert (gpus.index("util 0-100%"), gpus.index("power 0-700 W")) == (cells.chart_1, cells.chart_2)
+        assert (run.index("wait 0-100%"), run.index("step 0-")) == (cells.chart_1, cells.chart_2)
         left = band[cells.chart_1 : cells.chart_1 + cells.chart_width]
         assert left == band[cells.chart_2 : cells.chart_2 + cells.chart_width] == "────────▓▓▓─────░░───"
 
@@ -93,7 +93,7 @@ async def test_pause_holds_the_picture_says_so_and_lets_collection_go_on() -> No
         await driver.push(later(situations.healthy(), 7), after_seconds=7)
         assert "PAUSED 7 s" in driver.rows[0]
         assert "14:03:27" in driver.rows[0]
-        assert "idles 41 %" in driver.text
+        assert "idles 41%" in driver.text
         await driver.press("space")
         assert "PAUSED" not in driver.rows[0]
         assert "nothing to change" in driver.text
@@ -101,13 +101,13 @@ async def test_pause_holds_the_picture_says_so_and_lets_collection_go_on() -> No
 
 async def test_zoom_changes_the_window_of_all_charts() -> None:
     async with driven(situations.starved()) as driver:
-        assert "util 0-100 %, 2 min" in driver.text
+        assert "util 0-100%, 2 min" in driver.text
         await driver.press("plus")
-        assert "util 0-100 %, 1 min" in driver.text
+        assert "util 0-100%, 1 min" in driver.text
         await driver.press("minus", "minus", "minus", "minus")
-        assert "util 0-100 %, 1 h" in driver.text
+        assert "util 0-100%, 1 h" in driver.text
         await driver.press(*["minus"] * 9)
-        assert "util 0-100 %, 24 h" in driver.text
+        assert "util 0-100%, 24 h" in driver.text
 
 
 async def test_a_silent_monitor_is_noticed() -> None:
@@ -160,12 +160,12 @@ async def test_a_snoozed_finding_is_gone_for_an_hour_and_can_be_brought_back() -
     async with driven(situations.starved()) as driver:
         await driver.press("s")
         assert "1 of 2, 1 snoozed (u undoes)" in driver.text
-        assert "idles 41 %" not in "\n".join(driver.rows[1:])
+        assert "idles 41%" not in "\n".join(driver.rows[1:])
         await driver.press("u")
-        assert "idles 41 %" in driver.text
+        assert "idles 41%" in driver.text
         await driver.press("s")
         await driver.push(later(situations.starved(), 3601))
-        assert "idles 41 %" in driver.text
+        assert "idles 41%" in driver.text
 
 
 async def test_c_copies_the_fix() -> None:

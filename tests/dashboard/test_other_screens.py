@@ -27,17 +27,17 @@ async def test_a_finding_says_everything_that_is_known_of_it() -> None:
     async with driven(situations.starved(), (120, 60)) as driver:
         await driver.press("enter")
         for words in (
-            "train.py (4711): the GPU idles 41 % of the time waiting for data",
+            "train.py (4711): the GPU idles 41% of the time waiting for data",
             "Use 10 workers: each batch takes a worker 1.2 s, and the GPU needs one every 0.13 s",
             "DataLoader: num_workers=4 → 10",
             "1.5-1.7x faster, then the GPU",
             "exact: GPU events, or exact CPU timings (level E3)",
-            "GPU idle 41 % of 60 s (192 steps)",
+            "GPU idle 41% of 60 s (192 steps)",
             "over 1 min",
             "since 13:58 (5 min)",
             "GPU 0 utilization",
             "train.py (4711) wait",
-            "workers spend 1 % of their time in state D",
+            "workers spend 1% of their time in state D",
             "gpuwatch trial num_workers=10 -- python train.py --config base.yaml",
         ):
             assert words in driver.text
@@ -205,7 +205,7 @@ async def test_processes_are_listed_with_their_gpu_memory_and_share() -> None:
         await driver.press("p")
         own = next(row for row in driver.rows if " 4711 " in row)
         assert own.split() == [
-            *("4711", "0", "60.8", "GiB", "57", "%", "exact", "(hook)", "python", "train.py", "--config", "base.yaml"),
+            *("4711", "0", "60.8", "GiB", "57%", "exact", "(hook)", "python", "train.py", "--config", "base.yaml"),
         ]
         assert "host 901  0       1.0 GiB      -  NVML" in driver.text
         assert "not visible from this pid namespace" in driver.text
@@ -249,7 +249,7 @@ async def test_a_page_scrolls_with_the_usual_keys() -> None:
 async def test_the_help_says_what_gpuwatch_itself_costs() -> None:
     async with driven(situations.starved(), (100, 70)) as driver:
         await driver.press("h")
-        assert "CPU                   1 % of one core" in driver.text
+        assert "CPU                   1% of one core" in driver.text
         assert "NVML calls            7.2 per GPU and second" in driver.text
         await driver.press("escape")
         assert isinstance(driver.app.screen, MainScreen)

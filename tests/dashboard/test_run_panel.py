@@ -41,13 +41,13 @@ def panel(run: RunNow, width: int = 120, height: int = 8) -> list[str]:
 def test_a_run_at_120_columns_has_its_charts_side_by_side_over_the_phases() -> None:
     assert panel(situations.run(), height=6) == [
         "─ train.py (4711) · GPU 0 · exact (hook) · training ─────────────────────── "
-        "wait 0-100 % ──────── step 0-600 ms ───────",
-        "  waits in next() 45 %            ││ forward+backward 47 %            │  │",
-        " step 312 ms  p95 540 ms   2 564 samples/s   GPU idle from waits 41 %       "
+        "wait 0-100% ───────── step 0-600 ms ───────",
+        "  waits in next() 45%             ││ forward+backward 47%             │4%│",
+        " step 312 ms  p95 540 ms   2,564 samples/s   GPU idle from waits 41%        "
         "⣶⣶  ⣶⣶      ⣶⣶   ⣶  ⣶ ⣿⣿  ⣿⣿      ⣿⣿   ⣿  ⣿",
-        " steps 18 204   pauses 2 %   last 0.2 s ago   over 1 min                    "
+        " steps 18,204   pauses 2%   last 0.2 s ago   over 1 min                     "
         "⣿⣿  ⣿⣿      ⣿⣿   ⣿  ⣿ ⣿⣿⣶⣶⣿⣿⣶⣶  ⣶⣶⣿⣿⣶⣶ ⣿⣶⣶⣿",
-        " █ wait 45 %  █ copy 1 %  █ fwd+bwd 47 %  █ opt 4 %  █ other 3 %            "
+        " █ wait 45%  █ copy 1%  █ fwd+bwd 47%  █ opt 4%  █ other 3%                 "
         "⣿⣿⣤⣤⣿⣿⣤⣤  ⣤⣤⣿⣿⣤⣤ ⣿⣤⣤⣿ ⣿⣿⣿⣿⣿⣿⣿⣿  ⣿⣿⣿⣿⣿⣿ ⣿⣿⣿⣿",
         " ▓ evaluation   ░ checkpoint                                                "
         "────────▓▓▓─────░░─── ────────▓▓▓─────░░───",
@@ -57,17 +57,17 @@ def test_a_run_at_120_columns_has_its_charts_side_by_side_over_the_phases() -> N
 def test_a_run_at_80_columns_has_its_charts_one_above_the_other() -> None:
     assert panel(situations.run(), 80, 6) == [
         "─ train.py (4711) · GPU 0 · exact (hook) · training ──────── wait, step 600 ms",
-        "  waits in next() 45 %     ││ forward+backward 47 %     │ │  ⣀⣀  ⣀⣀  ⢀⣀  ⣀⡀  ⣀⣀",
-        " step 312 ms  p95 540 ms   2 564 samples/s   GPU waits 41 %  ⣿⣿⣀⣀⣿⣿⣀ ⢸⣿⣀⣀⣿⡇⢀⣀⣿⣿",
-        " steps 18 204   pauses 2 %   last 0.2 s ago   over 1 min     ⣤⣤  ⣤⣤  ⢠⣤  ⣤⡄  ⣤⣤",
-        " █ wait 45 %  █ copy 1 %  █ fwd+bwd 47 %  █ opt 4 %          ⣿⣿⣶⣶⣿⣿⣶ ⢸⣿⣶⣶⣿⡇⢰⣶⣿⣿",
+        "  waits in next() 45%      ││ forward+backward 47%      │ │  ⣀⣀  ⣀⣀  ⢀⣀  ⣀⡀  ⣀⣀",
+        " step 312 ms  p95 540 ms   2,564 samples/s   GPU waits 41%   ⣿⣿⣀⣀⣿⣿⣀ ⢸⣿⣀⣀⣿⡇⢀⣀⣿⣿",
+        " steps 18,204   pauses 2%   last 0.2 s ago   over 1 min      ⣤⣤  ⣤⣤  ⢠⣤  ⣤⡄  ⣤⣤",
+        " █ wait 45%  █ copy 1%  █ fwd+bwd 47%  █ opt 4%              ⣿⣿⣶⣶⣿⣿⣶ ⢸⣿⣶⣶⣿⡇⢰⣶⣿⣿",
         " ▓ evaluation   ░ checkpoint                                 ───────▓▓────░░───",
     ]
 
 
 def test_a_run_in_one_line_still_says_its_speed() -> None:
     assert panel(situations.run(), 80, 1) == [
-        "─ train.py (4711) · GPU 0 · exact (hook) · training          312 ms wait 45 %"
+        "─ train.py (4711) · GPU 0 · exact (hook) · training          312 ms wait 45%"
     ]
 
 
@@ -77,10 +77,10 @@ def test_all_ranks_of_a_distributed_run_are_listed_and_the_slow_one_is_marked() 
     run = replace(run, ranks=(*run.ranks[:5], slow, *run.ranks[6:]))
     lines = panel(run, 120, 9)
     assert [line[:60].strip() for line in lines[4:8]] == [
-        "rank 0  310 ms wait 16 %  rank 1  312 ms wait 14 %",
-        "rank 2  314 ms wait 12 %  rank 3  316 ms wait 10 %",
-        "rank 4  318 ms wait 8 %   rank 5  450 ms wait 6 %",
-        "rank 6  322 ms wait 4 %   rank 7  324 ms wait 2 %",
+        "rank 0  310 ms wait 16%   rank 1  312 ms wait 14%",
+        "rank 2  314 ms wait 12%   rank 3  316 ms wait 10%",
+        "rank 4  318 ms wait 8%    rank 5  450 ms wait 6%",
+        "rank 6  322 ms wait 4%    rank 7  324 ms wait 2%",
     ]
     marked = [segment.text for line in lines_of(run) for segment in line if segment.style == LOOK.warning]
     assert marked == ["450 ms"]
@@ -104,7 +104,7 @@ def test_an_unhooked_run_says_how_to_see_more_and_shows_no_zero() -> None:
 def test_steps_of_a_run_that_accumulates_say_of_how_many_batches_they_are() -> None:
     said = [panel(situations.run(batches_per_step=batches), height=10)[3] for batches in (None, 1.01, 8.0)]
     assert ["of 8 batches" in line for line in said] == [False, False, True]
-    assert said[2].startswith(" steps 18 204 of 8 batches   pauses 2 %")
+    assert said[2].startswith(" steps 18,204 of 8 batches   pauses 2%")
 
 
 def test_the_range_of_the_step_chart_is_a_round_number_above_the_slow_steps() -> None:
@@ -115,9 +115,9 @@ def test_the_range_of_the_step_chart_is_a_round_number_above_the_slow_steps() ->
 def test_the_words_of_a_run() -> None:
     left = [line[:75].rstrip() for line in panel(situations.run(), height=10)]
     assert left[2:] == [
-        " step 312 ms  p95 540 ms   2 564 samples/s   GPU idle from waits 41 %",
-        " steps 18 204   pauses 2 %   last 0.2 s ago   over 1 min",
-        " █ wait 45 %  █ copy 1 %  █ fwd+bwd 47 %  █ opt 4 %  █ other 3 %",
+        " step 312 ms  p95 540 ms   2,564 samples/s   GPU idle from waits 41%",
+        " steps 18,204   pauses 2%   last 0.2 s ago   over 1 min",
+        " █ wait 45%  █ copy 1%  █ fwd+bwd 47%  █ opt 4%  █ other 3%",
         " python train.py --config base.yaml",
         " loader train.py:88  num_workers=4, batch_size=64, prefetch_factor=2, pin_…",
         "",
@@ -138,8 +138,8 @@ def test_a_killed_run_says_so() -> None:
 def test_the_bar_and_the_words_give_one_figure_of_the_wait_whatever_the_pauses_take() -> None:
     paused = replace(parts.run(), gap_share=None, wait_share=0.30, forward_share=0.30, phase_share=0.50)
     text = "\n".join(line[:75] for line in panel(paused, height=10))
-    assert re.findall(r"waits? (?:in next\(\) )?(\d+) %", text) == ["30", "30", "30"]
-    assert "pauses 50 %" in text
+    assert re.findall(r"waits? (?:in next\(\) )?(\d+)%", text) == ["30", "30", "30"]
+    assert "pauses 50%" in text
 
 
 def test_a_small_model_has_parameters_too() -> None:
@@ -155,7 +155,7 @@ def test_a_small_model_has_parameters_too() -> None:
 
 def test_the_bar_shows_where_the_time_goes() -> None:
     line = stacked_bar(parts_of(situations.run()), 74, LOOK)
-    assert plain([line]) == [" waits in next() 45 %            ││ forward+backward 47 %            │  │"]
+    assert plain([line]) == [" waits in next() 45%             ││ forward+backward 47%             │4%│"]
 
 
 def test_the_parts_are_what_was_measured_and_the_rest() -> None:
@@ -187,5 +187,5 @@ def test_the_bar_is_always_as_wide_as_asked(shares: list[float], width: int) -> 
 @pytest.mark.parametrize("width", [8, 20, 60])
 def test_labels_get_shorter_before_they_are_left_out(width: int) -> None:
     line = stacked_bar([Part("compute", "forward+backward", "fwd+bwd", 1.0)], width, LOOK)
-    said = {8: "100 %", 20: "fwd+bwd 100 %", 60: "forward+backward 100 %"}[width]
+    said = {8: "100%", 20: "fwd+bwd 100%", 60: "forward+backward 100%"}[width]
     assert "".join(segment.text for segment in line).strip() == said

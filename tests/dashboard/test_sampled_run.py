@@ -34,21 +34,21 @@ def of_window(rank: RankWindow, **changes: object) -> Snapshot:
 def test_a_sampled_run_says_how_it_is_seen_its_pace_its_error_and_the_hot_line() -> None:
     lines = panel(situations.attached(), height=9)
     assert "sampled (stacks)" in lines[0]
-    assert lines[2] == "12.3 batches/s   790 samples/s   wait 61 % ±2.4"
-    assert lines[3] == "hot line augment.py:41  43 % of the time  image = image.filter(GaussianBl…"
-    assert lines[4] == "batches 1 843   last 0.2 s ago   1 640 samples over 1 min"
-    assert lines[5] == "█ wait 61 %  █ fwd+bwd 28 %  █ sync 5 %  █ opt 3 %  █ other 3 %"
+    assert lines[2] == "12.3 batches/s   790 samples/s   wait 61% ±2.4"
+    assert lines[3] == "hot line augment.py:41  43% of the time  image = image.filter(GaussianBlu…"
+    assert lines[4] == "batches 1,843   last 0.2 s ago   1,640 samples over 1 min"
+    assert lines[5] == "█ wait 61%  █ fwd+bwd 28%  █ sync 5%  █ opt 3%  █ other 3%"
     assert lines[6] == "`gpuwatch run COMMAND` measures steps and waits exactly"
 
 
 def test_a_low_panel_keeps_the_hot_line_before_the_counts() -> None:
     lines = panel(situations.attached(), 80, 5)
-    assert lines[3].startswith("hot line augment.py:41  43 %")
-    assert not any("batches 1 843" in line for line in lines)
+    assert lines[3].startswith("hot line augment.py:41  43%")
+    assert not any("batches 1,843" in line for line in lines)
 
 
 def test_with_workers_the_hot_line_is_theirs() -> None:
-    assert "hot line augment.py:41  39 % of the workers' time  image = image.filter" in "\n".join(
+    assert "hot line augment.py:41  39% of the workers' time  image = image.filter" in "\n".join(
         panel(situations.attached(2))
     )
 
@@ -58,13 +58,13 @@ def test_a_function_that_is_hot_on_many_lines_is_named_as_one() -> None:
     call = seen.line("item", 34, 320, of=720, text="x = elastic(x)", callee="elastic", callee_file=seen.AUGMENT)
     stacks = seen.worker_stacks(worker_lines=lines, worker_calls=(call,))
     told = panel(of_window(seen.sampled_rank(stacks, num_workers=2), visibility="sampled"))
-    assert any(line.startswith("hot function elastic() at augment.py:34  44 % of the worke") for line in told)
+    assert any(line.startswith("hot function elastic() at augment.py:34  44% of the worke") for line in told)
 
 
 def test_an_estimated_pace_is_marked_and_an_unknown_one_is_no_zero() -> None:
     assert "about 12.3 batches/s" in panel(situations.attached(batches_exact=False))[2]
     own = panel(situations.attached(batches_of_loader=False), height=9)
-    assert "12.3 iterations/s" in own[2] and "iterations 1 843" in own[4]
+    assert "12.3 iterations/s" in own[2] and "iterations 1,843" in own[4]
     assert panel(situations.attached(batches_per_second=None))[2].startswith("- batches/s")
 
 
@@ -76,7 +76,7 @@ def test_a_line_is_called_hot_only_where_it_costs() -> None:
         lines=(seen.line("sync", 133, 400, of=1210, file=build.SCRIPT, text="total += loss.item()"),),
     )
     lines = panel(of_window(replace(build.rank(), stacks=asking), wait_share=0.008))
-    assert "hot line train.py:133  33 % of the time  total += loss.item()" in lines
+    assert "hot line train.py:133  33% of the time  total += loss.item()" in lines
 
 
 def test_a_hooked_run_keeps_its_exact_words_and_gets_the_line() -> None:
@@ -108,7 +108,7 @@ async def test_a_finding_shows_the_lines_it_is_about_with_their_code() -> None:
     async with driven(situations.attached(), (120, 60)) as driver:
         await driver.press("enter")
         assert "Lines of the training thread, shares of its time" in driver.text
-        row = next(row for row in driver.rows if "43 % ±2.4" in row)
+        row = next(row for row in driver.rows if "43% ±2.4" in row)
         assert row.split("  ")[-2:] == ["image = image.filter(GaussianBlur(5))", "in PIL/ImageFilter.py:filter"]
         assert "loss.backward()" not in driver.text
     async with driven(situations.attached(2), (120, 60)) as driver:

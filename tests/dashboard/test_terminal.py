@@ -11,7 +11,7 @@ from gpuwatch.dashboard.terminal import ENDING_SIGNALS, terminal_problem
 from tests.dashboard.pseudo_terminal import PATIENCE_SECONDS, ROOT, PseudoTerminal
 
 DASHBOARD = "tests.dashboard.fake_main"
-DRAWN = "the GPU idles 41 %"
+DRAWN = "the GPU idles 41%"
 LATER_SCREENS = ("attach", "finding", "gpu", "help", "processes", "timeline")
 
 

@@ -37,7 +37,7 @@ from tests.unit import stack_builder as seen
 def test_the_verdict_names_what_is_wrong_what_to_change_and_what_it_brings() -> None:
     verdict = verdicts(View(situations.starved()))[0]
     assert verdict.word == "CRITICAL"
-    assert verdict.sentence == "train.py (4711): the GPU idles 41 % of the time waiting for data"
+    assert verdict.sentence == "train.py (4711): the GPU idles 41% of the time waiting for data"
     assert (verdict.place, verdict.change) == ("train.py:88", "DataLoader: num_workers=4 → 10")
     assert verdict.gain == "1.5-1.7x faster"
 
@@ -63,8 +63,8 @@ def test_what_lives_comes_before_what_has_ended() -> None:
     ("summary", "sentence"),
     [
         (
-            "Training waits 45 % of the time: train.py:29",
-            "train.py (4711): training waits 45 % of the time: train.py:29",
+            "Training waits 45% of the time: train.py:29",
+            "train.py (4711): training waits 45% of the time: train.py:29",
         ),
         ("train.py has made no step for 60 s", "train.py (4711) has made no step for 60 s"),
         ("train.py (4711): the GPU idles", "train.py (4711): the GPU idles"),
@@ -78,7 +78,7 @@ def test_a_run_is_named_though_a_line_of_its_script_is(summary: str, sentence: s
 def test_a_healthy_run_says_why_that_can_be_believed() -> None:
     verdict = verdicts(View(situations.healthy()))[0]
     assert verdict.sentence == (
-        "train.py (4711): nothing to change, the GPU waits for data 0.4 % of the time (exact, 18 204 steps)"
+        "train.py (4711): nothing to change, the GPU waits for data 0.4% of the time (exact, 18,204 steps)"
     )
 
 
@@ -121,10 +121,10 @@ def test_a_gpu_finding_belongs_to_the_run_on_that_gpu() -> None:
     ("state", "words"),
     [
         ("starting", "no training step yet"),
-        ("warming up", "18 204 steps so far; judged once the step time is steady"),
+        ("warming up", "18,204 steps so far; judged once the step time is steady"),
         ("stopped", "stopped by a signal (SIGSTOP or Ctrl-Z), not starved"),
         ("silent", "no step for 0 s"),
-        ("ended", "ended after 18 204 steps"),
+        ("ended", "ended after 18,204 steps"),
         ("not hooked", "not hooked, so its steps and waits are not seen"),
     ],
 )
@@ -147,7 +147,7 @@ def test_silence_of_the_rules_is_no_verdict_before_they_were_asked_twice() -> No
     early = build.rank(step=2.0, wait=1.9, steps=31, steps_total=31)
     verdict = of_one_window(early, at=62.0, wait_share=0.84, gap_share=None)
     assert verdict.word == "WATCHING"
-    assert verdict.sentence == "train.py (4711): not judged yet, it waits for data 84 % of the time so far"
+    assert verdict.sentence == "train.py (4711): not judged yet, it waits for data 84% of the time so far"
     assert of_one_window(early, at=72.0).word == "OK"
     long_ago = replace(early, steps_total=4000)  # what the rules were asked about has left the window
     assert of_one_window(long_ago, at=62.0).word == "OK"

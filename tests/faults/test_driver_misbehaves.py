@@ -92,7 +92,7 @@ def test_what_everything_needs_is_named_until_it_works(side_by_side: SideBySide)
 
 
 def test_a_library_that_prints_a_lot_is_neither_believed_nor_blocked(side_by_side: SideBySide) -> None:
-    """5 000 lines are more than a pipe holds; what it prints to standard output is no message of ours."""
+    """5,000 lines are more than a pipe holds; what it prints to standard output is no message of ours."""
 
     def check(place: Place, function: str) -> None:
         place.driver.write(f"fault {function} * print 5000", gpus=2)
@@ -332,7 +332,7 @@ while True:
 
 @contextmanager
 def hogging(pid: int) -> Iterator[None]:
-    """Binds a process to one CPU, on which another of real-time priority leaves it 5 % at most."""
+    """Binds a process to one CPU, on which another of real-time priority leaves it 5% at most."""
     only = max(os.sched_getaffinity(0))
     for task in Path(f"/proc/{pid}/task").iterdir():
         os.sched_setaffinity(int(task.name), {only})

@@ -309,7 +309,7 @@ def test_three_thousand_processes_do_not_hold_up_the_figures(simulated_driver: S
         assert crowd.stdin is not None and crowd.stdout is not None
         try:
             if not crowd.stdout.readline():
-                pytest.skip("3 000 processes exceed a limit of this machine (ulimit -u, or the container's pids.max)")
+                pytest.skip("3,000 processes exceed a limit of this machine (ulimit -u, or the container's pids.max)")
             done = command(tmp_path, simulated_driver, *WATCH)
         finally:
             crowd.kill()

@@ -81,7 +81,7 @@ def test_a_user_without_rights_sees_the_training_of_his_own(
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen["user"] and (seen["rights"], seen["code"]) == (0, 7)
-    assert re.search(r"step [\d.]+ m?s \| wait \d+ %", seen["watch"]), seen["watch"]
+    assert re.search(r"step [\d.]+ m?s \| wait \d+%", seen["watch"]), seen["watch"]
     assert "Traceback" not in seen["watch"]
     (run,) = json.loads(seen["report"])["runs"]
     assert run["visibility"] == "exact" and run["steps"] > 0 and run["data_wait_share"] > 0

@@ -303,8 +303,8 @@ def test_without_a_file_it_is_said_where_they_would_be(tmp_path: Path, project: 
 
 
 LINE = re.compile(
-    r"\d\d:\d\d:\d\d \| SIMULATED starved \| GPU 0 \d+/700 W \(\d+ %\) \| util \d+ % \| mem 65\.6/80\.0 GiB "
-    r"\| \d+ °C \| SM \d+ MHz \| mem clock 2619 MHz \| step \d+ ms \| wait \d+ %\n"
+    r"\d\d:\d\d:\d\d \| SIMULATED starved \| GPU 0 \d+/700 W \(\d+%\) \| util \d+% \| mem 65\.6/80\.0 GiB "
+    r"\| \d+ °C \| SM \d+ MHz \| mem clock 2619 MHz \| step \d+ ms \| wait \d+%\n"
 )
 
 

@@ -296,7 +296,7 @@ def _check_comparison(before: Recording, after: Recording) -> None:
         assert p50 is None or p95 is None or p50 <= p95
     shown = tables(comparison, [])
     for row in shown.rows:
-        check_text("\n".join(row[:3]))  # a ratio may be over 100 %
+        check_text("\n".join(row[:3]))  # a ratio may be over 100%
     assert "nan" not in render_text(shown) + render_markdown(shown)
 
 

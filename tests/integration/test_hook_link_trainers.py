@@ -504,7 +504,7 @@ def test_two_thousand_introductions_and_goodbyes_leave_nothing_behind(folder: Pa
     assert not is_closed(peer)
     assert most - before <= 2 * Limits().connections_per_process + 8, "descriptors while they came and went"
     assert open_files() <= before
-    assert grown < 1 << 20, "bytes that 2 000 peers left behind"
+    assert grown < 1 << 20, "bytes that 2,000 peers left behind"
 
 
 needs_root = pytest.mark.skipif(

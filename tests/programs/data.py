@@ -21,7 +21,7 @@ def token_files(folder: Path) -> None:
 
 
 def text_files(folder: Path) -> None:
-    """The three texts of a language model's corpus, drawn from a vocabulary of 5 000 words."""
+    """The three texts of a language model's corpus, drawn from a vocabulary of 5,000 words."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = random.Random(2)
     for name, lines in (("train.txt", 20_000), ("valid.txt", 1_000), ("test.txt", 1_000)):

@@ -59,8 +59,8 @@ def _mean(gpu: GpuWindow) -> float:
 
 
 BASELINES: dict[str, Callable[[Scene], bool]] = {
-    "CPU wait >= 10 %": _cpu_wait,
-    "utilization < 85 %": _low_utilization,
+    "CPU wait >= 10%": _cpu_wait,
+    "utilization < 85%": _low_utilization,
     "num_workers < 2": _few_workers,
     "SageMaker p95 < 70 or p5 < 10": _percentiles,
     "TraceML thresholds": _traceml,

@@ -87,7 +87,7 @@ _DATA_PROBLEMS = (
              may=frozenset({"noisy-neighbour", "host-cpu-exhausted"})),
     _starved("35", "slow-worker", "one of 4 workers takes 6 times as long for its batches",
              Job(Loading(workers=4, cpu_seconds=0.15, slow_worker_times=6.0)), "slow-worker"),
-    _starved("11", "slow-samples", "1.2 % of the batches take 40 times as long",
+    _starved("11", "slow-samples", "1.2% of the batches take 40 times as long",
              Job(Loading(workers=4, cpu_seconds=0.2, slow_share=0.012, slow_times=40.0)), "slow-samples"),
 )  # fmt: skip
 
@@ -113,7 +113,7 @@ _PAUSED = (
     Scenario("15-gc-stall", "garbage collection for 1 s every 10 s",
              Job(pauses=(Pause("gc", 1.0, every_seconds=10.0),)),
              must=frozenset({"gc-stall"}), may=LOW, holds=is_anything),
-    Scenario("16-eval-cpu-heavy", "an evaluation of 6 s at 25 % utilization every 100 steps",
+    Scenario("16-eval-cpu-heavy", "an evaluation of 6 s at 25% utilization every 100 steps",
              Job(pauses=(Pause("eval", 6.0, every_steps=100, gpu_share=0.25, batches=24),)),
              must=frozenset({"eval-stall"}), may=LOW, holds=is_anything),
     Scenario("17-launch-bound", "100 ms of launches for 40 ms on the GPU",
@@ -125,7 +125,7 @@ _PAUSED = (
     Scenario("36-loop-code", "metrics on the CPU for 100 ms after each step of 60 ms on the GPU",
              Job(Loading(cpu_seconds=0.3), Computing(gpu_seconds=0.06), pauses=(Pause("code", 0.1, every_steps=1),)),
              must=frozenset({"loop-code"}), may=LOW | {"launch-bound"}, holds=_loses(0.2)),
-    Scenario("19-fp32-small", "half the power at 98 % utilization, in float32",
+    Scenario("19-fp32-small", "half the power at 98% utilization, in float32",
              Job(computing=Computing(intensity=0.45, tensor_percent=3.0, model=_FLOAT32), gpu=_RTX_5090),
              must=frozenset({"low-power-high-util"}), may=_HINTS),
     Scenario("20-hang-nccl", "4 ranks stop in a collective",
@@ -140,12 +140,12 @@ _PAUSED = (
 
 _DATA_PARALLEL = (1.0, 0.97, 0.58, 0.6)
 _HARDWARE = (
-    Scenario("23-thermal", "heat takes 12 % of the clock, 30 % of the time", Job(faults=(Fault("heat", 60.0),)),
+    Scenario("23-thermal", "heat takes 12% of the clock, 30% of the time", Job(faults=(Fault("heat", 60.0),)),
              must=frozenset({"thermal-throttle"}), may=LOW | {"step-time-regression"}, onset=60.0, seconds=170),
     Scenario("24-power-brake", "a power brake once a minute", Job(faults=(Fault("brake", 30.0),)),
              must=frozenset({"hw-slowdown"}), may=LOW | {"step-time-regression"}, onset=30.0, seconds=430,
              deadline=390.0),
-    Scenario("25-imbalance", "DataParallel: 2 of 4 GPUs at 60 %", Job(gpus_of_one_process=_DATA_PARALLEL),
+    Scenario("25-imbalance", "DataParallel: 2 of 4 GPUs at 60%", Job(gpus_of_one_process=_DATA_PARALLEL),
              must=frozenset({"gpu-imbalance"}), may=LOW, holds=is_anything),
     Scenario("26-straggler-data", "one of 4 ranks loads slowly",
              Job(Loading(workers=4, cpu_seconds=0.3), ranks=4, host=Host(cores=64), slow_rank=(2, 2.0, 1.0)),
@@ -158,7 +158,7 @@ _HARDWARE = (
              must=frozenset({"shared-gpu"}), may=LOW | {"step-time-regression"}, onset=20.0),
     Scenario("28-creep", "1 MiB more GPU memory with every step", Job(faults=(Fault("creep", 0.0, 1.0),)),
              must=frozenset({"gpu-memory-creep"}), may=_HINTS | {"memory-near-limit"}, seconds=260, deadline=250.0),
-    Scenario("29-shm", "/dev/shm 92 % full",
+    Scenario("29-shm", "/dev/shm 92% full",
              Job(host=Host(shm_bytes=8 * GIB, shm_used_share=0.86), loading=Loading(batch_bytes=40 * MIB)),
              must=frozenset({"shm-pressure"}), make=lambda job, rng: job.with_host(
                  shm_used_share=rng.uniform(0.83, 0.90))),
@@ -173,7 +173,7 @@ _HARDWARE = (
              must=frozenset({"xid-error"}), may=LOW | {"step-stalled"}, onset=40.0),
     Scenario("32-ecc", "uncorrected memory errors", Job(faults=(Fault("ecc", 40.0),)),
              must=frozenset({"ecc-or-remap"}), onset=40.0),
-    Scenario("33-regression", "steps 15 % longer from t=300 on", Job(faults=(Fault("slower", 300.0, 0.15),)),
+    Scenario("33-regression", "steps 15% longer from t=300 on", Job(faults=(Fault("slower", 300.0, 0.15),)),
              must=frozenset({"step-time-regression"}), onset=300.0, seconds=430),
     Scenario("34-mig-no-util", "MIG without utilization: the hook still tells",
              Job(Loading(workers=0, cpu_seconds=0.2), faults=(Fault("mig"),)),
@@ -186,7 +186,7 @@ def _healthy(number: int, title: str, job: Job, *, seconds: int = _HEALTHY_SECON
 
 
 def _borderline(job: Job, rng: random.Random) -> Job:
-    """The loading whose true loss is 8 % within 2 points: found by halving between much and little."""
+    """The loading whose true loss is 8% within 2 points: found by halving between much and little."""
     goal = rng.uniform(0.06, 0.10)
     low, high = 0.05, 0.5
     for _ in range(12):
@@ -207,14 +207,14 @@ _HEALTHY = (
     _healthy(1, "healthy", Job()),
     _healthy(2, "num_workers=0, 4 ms a batch", Job(Loading(workers=0, cpu_seconds=0.004))),
     _healthy(3, "num_workers=0, 60 ms hidden behind 100 ms on the GPU", Job(Loading(workers=0, cpu_seconds=0.06))),
-    _healthy(4, "waits of 25 % that cost 3 %",
+    _healthy(4, "waits of 25% that cost 3%",
              Job(Loading(workers=0, cpu_seconds=0.04, spread=0.55), Computing(gpu_seconds=0.1, launch_seconds=0.04)),
              holds=lambda truth: 0.005 <= truth.data_loss <= 0.05),
     _healthy(5, "compiles for 19 s at the start",
              Job(pauses=(Pause("compile", 19.0, every_seconds=9e9, first_seconds=0.1, times=1),))),
     _healthy(6, "one checkpoint", Job(pauses=(Pause("checkpoint", 4.0, every_seconds=70.0, times=1),)),
              holds=is_anything),
-    _healthy(7, "a rare evaluation at 95 % utilization",
+    _healthy(7, "a rare evaluation at 95% utilization",
              Job(pauses=(Pause("eval", 8.0, every_seconds=80.0, gpu_share=0.95, batches=40),)), holds=is_anything),
     _healthy(8, "inputs of varying length", Job(computing=Computing(spread=0.25, batch_shapes=40))),
     _healthy(9, "steps of 2.5 s",
@@ -235,10 +235,10 @@ _HEALTHY = (
     _healthy(17, "an epoch of hours", Job(Loading(batches_per_epoch=1_000_000))),
     _healthy(18, "at the power limit", Job(computing=Computing(intensity=1.2), faults=(Fault("cap"),)),
              make=lambda job, rng: job.with_computing(intensity=rng.uniform(1.02, 1.2))),
-    _healthy(19, "a memory-bound model: 99 % busy at 62 % of the power",
+    _healthy(19, "a memory-bound model: 99% busy at 62% of the power",
              Job(computing=Computing(intensity=0.62, tensor_percent=22.0)),
              make=lambda job, rng: job.with_computing(intensity=rng.uniform(0.55, 0.7))),
-    _healthy(20, "borderline: 8 % lost within 2 points, for an hour",
+    _healthy(20, "borderline: 8% lost within 2 points, for an hour",
              Job(Loading(workers=2, spread=0.25), Computing(gpu_seconds=0.15)), make=_borderline, fixed=True,
              holds=_is_borderline, may=_DATA | {"workers-too-few", "slow-samples", "bursty-prefetch"} | LOW,
              seconds=3600, every=8),

@@ -92,7 +92,7 @@ def _promises_table(score: Score) -> Table:
         "rule",
         "findings",
         "real gain in range",
-        "middle within 15 %",
+        "middle within 15%",
         "median promise",
         "median width",
         "median real gain",
@@ -123,7 +123,7 @@ def within(errors: Sequence[float]) -> int:
 
 def percent(value: float | None) -> str:
     """Whole percents; a dash where nothing was counted."""
-    return "-" if value is None else f"{100.0 * value:.0f} %"
+    return "-" if value is None else f"{100.0 * value:.0f}%"
 
 
 def _p95(values: Sequence[float]) -> float:

@@ -25,7 +25,7 @@ FED_LOSS = 0.05
 LEAST_GAIN = 1.03
 """A warning whose change brings less than this is undeserved."""
 RANGE_SLACK = 0.02
-"""The replay's own noise: the truth is inside a range if it lies within 2 % of it."""
+"""The replay's own noise: the truth is inside a range if it lies within 2% of it."""
 LEAST_SECONDS = 240
 NAMES_LOADING = LOADING | {"thread-oversubscription"}
 """Warnings that find a starved job: the threads of its workers take more from it by late launches than by waits."""
@@ -34,7 +34,7 @@ INTRODUCTION = (
     "",
     "These jobs have no labels: steps of 10 ms to 5 s, 0 to 128 workers on 2 to 64 cores, storage, other programs,",
     "pauses and CPU quotas are drawn at random. The change that each finding proposes is made, and the job is played",
-    "again. A job is starved if an ideal loader saves 12 % of its time. A warning is undeserved, and a cause wrong,",
+    "again. A job is starved if an ideal loader saves 12% of its time. A warning is undeserved, and a cause wrong,",
     "if its change brings less than 1.03x.",
     "`python -m tests.scenarios --random N` plays N of them.",
     "",
@@ -237,10 +237,10 @@ def lines_of(title: str, score: RandomScore) -> list[str]:
         f"{median(score.delays or [0.0]):.0f} s after their start (median); by mean step time {by_step}",
         f"- undeserved warnings: {share(len(score.undeserved), score.warnings)}",
         f"- right cause: {share(score.right_causes, score.causes)}; no cause named in {score.unnamed}",
-        f"- middle of the promised range within 15 % of the real gain: {share(score.centred, len(score.promises))}; "
+        f"- middle of the promised range within 15% of the real gain: {share(score.centred, len(score.promises))}; "
         f"real gain inside the range: {share(score.inside, len(score.promises))}",
         "",
-        "| rule | promises | real gain in range | middle within 15 % |",
+        "| rule | promises | real gain in range | middle within 15% |",
         "| --- | ---: | ---: | ---: |",
         *(f"| {rule} | {len(part.promises)} | {part.inside} | {part.centred} |" for rule, part in parts.items()),
         "",

@@ -144,7 +144,7 @@ def _drawn(scenario_id: str, seed: int) -> Draw:
 
 
 def draw(scenario: Scenario, seed: int) -> Draw:
-    """The job of one seed: each physical quantity off by up to 30 %, drawn anew until the label is true of it.
+    """The job of one seed: each physical quantity off by up to 30%, drawn anew until the label is true of it.
 
     Raises:
         RuntimeError: the label is true of none of 60 draws.

@@ -58,7 +58,7 @@ def markdown(score: Score, outside: Score, seeds: Sequence[int]) -> str:
         "has a label: the rules that must fire and those that may. If a random draw makes the label wrong (a run that",
         "is no longer starved, for example), the stream is drawn again.",
         "",
-        f"{score.streams} streams, seeds {_ranges(seeds)}, every physical quantity off by up to 30 %; "
+        f"{score.streams} streams, seeds {_ranges(seeds)}, every physical quantity off by up to 30%; "
         f"{score.redrawn} of them drawn again.",
         "A rule counts as right if it fires within 90 s of the onset or of the 30th step, whichever is later (longer",
         "if its definition needs longer); any other warning is a false one.",
@@ -87,7 +87,7 @@ def markdown(score: Score, outside: Score, seeds: Sequence[int]) -> str:
             "## Without a hook",
             "",
             f"{outside.streams} of the same streams, seen as `gpuwatch --attach` sees a run: 100 samples a second of",
-            "the training thread's stack and 20 of each worker (half of that with more than eight), 1 % of them",
+            "the training thread's stack and 20 of each worker (half of that with more than eight), 1% of them",
             "inconsistent, the loaders' counters once a second, /proc and NVML. Steps, waits and CUDA event pairs are",
             "not known, so rules that read single steps (slow-samples) are not in the labels, and all evidence is E1",
             "(stacks and /proc).",
@@ -108,15 +108,15 @@ def _gates(score: Score) -> list[str]:
     flips = score.flips_per_hour
     return [
         f"healthy: {score.healthy_warnings} warnings in {score.healthy_hours:.1f} simulated hours (goal 0 in 10)",
-        f"recall {percent(score.recall)} (goal 95 %), precision {percent(score.precision)} "
-        f"(goal 95 %), macro F1 {percent(score.macro_f1)}",
+        f"recall {percent(score.recall)} (goal 95%), precision {percent(score.precision)} "
+        f"(goal 95%), macro F1 {percent(score.macro_f1)}",
         f"right cause, given data-starvation: {score.right_causes} of {causes}"
-        + (f" ({percent(score.right_causes / causes)}, goal 85 %)" if causes else ""),
-        f"speedup 1/(1-S), from the starved share S of the time, compared with an ideal loader: within 15 % in "
-        f"{within(errors)} of {len(errors)} (goal 90 %)",
-        f"middle of the promised range compared with the simulated fix: within 15 % in "
+        + (f" ({percent(score.right_causes / causes)}, goal 85%)" if causes else ""),
+        f"speedup 1/(1-S), from the starved share S of the time, compared with an ideal loader: within 15% in "
+        f"{within(errors)} of {len(errors)} (goal 90%)",
+        f"middle of the promised range compared with the simulated fix: within 15% in "
         f"{within(middles)} of {len(middles)}"
-        + (f" ({percent(within(middles) / len(middles))}, goal 90 %)" if middles else ""),
+        + (f" ({percent(within(middles) / len(middles))}, goal 90%)" if middles else ""),
         f"gone within 60 s of the end of their cause: {sum(rule.cleared for rule in score.rules.values())} of "
         f"{len(score.clearings)} findings",
         "flips per hour on the borderline stream: "
@@ -132,7 +132,7 @@ def _gates_outside(score: Score) -> list[str]:
         f"healthy: {score.healthy_warnings} warnings in {score.healthy_hours:.1f} simulated hours",
         f"recall {percent(score.recall)}, precision {percent(score.precision)}",
         f"right cause, given data-starvation: {score.right_causes} of {causes}",
-        f"middle of the promised range compared with the simulated fix: within 15 % in "
+        f"middle of the promised range compared with the simulated fix: within 15% in "
         f"{within(middles)} of {len(middles)}",
         f"gone within 60 s of the end of their cause: {sum(rule.cleared for rule in score.rules.values())} of "
         f"{len(score.clearings)} findings",

@@ -101,7 +101,7 @@ def test_gain_of_another_queue_is_set_beside_the_same_jobs_in_that_queue() -> No
     promises = [one for stream in streams for one in stream.promises if one.rule == "slow-samples"]
     assert len(promises) == len(streams)
     assert all(one.real > 1.5 for one in promises)
-    # How many slow items ten minutes hold is chance, of which the range covers 1.3 deviations: 81 % of the draws, 6.5
+    # How many slow items ten minutes hold is chance, of which the range covers 1.3 deviations: 81% of the draws, 6.5
     # of 8; the mean of the middles has little of it.
     assert sum(one.low <= one.real <= one.high for one in promises) >= 6
     middle, real = fmean(sqrt(one.low * one.high) for one in promises), fmean(one.real for one in promises)

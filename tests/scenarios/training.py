@@ -34,7 +34,7 @@ def trainer_name(rank: int, generation: int = 0) -> str:
 
 
 def is_hot(time: float) -> bool:
-    """Whether heat slows the GPU at a moment, where it does so for 30 % of the time in turns of 10 s."""
+    """Whether heat slows the GPU at a moment, where it does so for 30% of the time in turns of 10 s."""
     return time % 10.0 < 10.0 * HOT_SHARE
 
 

@@ -14,7 +14,7 @@ LEAST_STEPS, FEWEST_STEPS, LEAST_SECONDS, MOST_SECONDS = 600, 200, 60.0, 240.0
 BEGINNING_SECONDS = 6.0
 """At least, and until what the queue took in at once, when all workers began together, is used up twice."""
 SLOW_BATCHES = 150
-"""So many of them say within 8 % what slow items cost; 600 steps hold seven."""
+"""So many of them say within 8% what slow items cost; 600 steps hold seven."""
 CYCLES, RARE_SHARE = 3, 0.02
 """What a change brings is measured over whole cycles of its longest pause: 600 steps hold two or three of those that
 come every 280, which is a quarter more or less than their share. Pauses that take less of the time than that are left
@@ -114,7 +114,7 @@ def truth_of(job: Job, seed: str) -> Truth:
 def factor(job: Job, changed: Job, seed: str) -> float:
     """How much faster the changed job really is, in the long run.
 
-    Both over as many steps: 128 workers on 64 cores begin together, and made 11 % more over 2,736 steps than over 456.
+    Both over as many steps: 128 workers on 64 cores begin together, and made 11% more over 2,736 steps than over 456.
     """
     job, changed = without_standstill(job), without_standstill(changed)
     steps = max(_lasting_steps(job), _lasting_steps(changed))

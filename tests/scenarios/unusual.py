@@ -352,7 +352,7 @@ def _folds(p: Player) -> Acts:
         yield from p.code(10.0, About(220, "scores.append(fold_score(oof))", moves=True))
 
 
-@job("resume", "skips 2 000 batches when it is resumed", job=Job(Loading(workers=8, cpu_seconds=0.6)))
+@job("resume", "skips 2,000 batches when it is resumed", job=Job(Loading(workers=8, cpu_seconds=0.6)))
 def _resume(p: Player) -> Acts:
     for _ in range(2000):
         yield from p.read()
@@ -417,7 +417,7 @@ def _unfreezes(p: Player) -> Acts:
 
 @job(
     "unfreezes-unseen",
-    "takes 40 % longer for its steps from some moment on, by a change that its hook does not see",
+    "takes 40% longer for its steps from some moment on, by a change that its hook does not see",
     true=frozenset({"step-time-regression"}),
 )
 def _unfreezes_unseen(p: Player) -> Acts:

@@ -268,7 +268,7 @@ def gpu(
     latest: dict[str, Any] | None = None,
     **fields: Any,
 ) -> GpuWindow:
-    """An H100 of 700 W at 97 % and 600 W. `train_utilization` defaults to `utilization`; None: not reported."""
+    """An H100 of 700 W at 97% and 600 W. `train_utilization` defaults to `utilization`; None: not reported."""
     count = int(window / spacing)
     in_training = utilization if train_utilization is None else train_utilization
     samples = None if in_training is None else filled(in_training, count)

@@ -12,7 +12,7 @@ GIB = 1024**3
 
 
 def gpu(index: int = 0, *, status: str = "live", facts: dict[str, Any] | None = None, **latest: Any) -> GpuNow:
-    """An H100 at 400 of 700 W, 58 %; keywords are fields of its latest sample."""
+    """An H100 at 400 of 700 W, 58%; keywords are fields of its latest sample."""
     reading: dict[str, Any] = {
         "utilization_percent": 58.0,
         "power_watts": 400.0,
@@ -37,7 +37,7 @@ def gpu(index: int = 0, *, status: str = "live", facts: dict[str, Any] | None = 
 
 
 def run(pid: int = 4711, **fields: Any) -> RunNow:
-    """A training with steps of 312 ms that waits 41 %."""
+    """A training with steps of 312 ms that waits 41%."""
     usual: dict[str, Any] = {
         "id": f"{pid}.1",
         "title": "train.py",

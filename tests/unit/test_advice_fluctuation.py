@@ -189,7 +189,7 @@ class TestRules:
         assert draft is not None
         said = {measure.name: measure.text for measure in draft.evidence}
         assert said["sigma_points"].startswith("standard deviation 41 points")
-        assert said["dips_per_minute"].endswith("dips a minute, 30 % of the time")
-        assert said["step_spread"] == "steps vary by 0 %; 25 long ones cost 17 % of the time"
+        assert said["dips_per_minute"].endswith("dips a minute, 30% of the time")
+        assert said["step_spread"] == "steps vary by 0%; 25 long ones cost 17% of the time"
         assert said["sensor_window_seconds"] == "the sensor averages over 250 ms"
         assert "cannot be seen here" in said["step_seconds"]

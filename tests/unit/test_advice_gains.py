@@ -67,7 +67,7 @@ def test_what_workers_idle_is_no_room_while_the_run_waits_for_them_or_for_the_co
 
 
 def test_batches_cost_the_cores_as_much_however_long_workers_stand_in_line_for_them() -> None:
-    """32 workers that are at work 61 % of their time keep 15.2 of 16 cores busy: 1.05x is left, not 1.64x."""
+    """32 workers that are at work 61% of their time keep 15.2 of 16 cores busy: 1.05x is left, not 1.64x."""
     crowded = rank(
         loader=loader(num_workers=32), workers=workers(32, busy_share=0.61, cpu_cores=0.475), process=process()
     )

@@ -270,8 +270,8 @@ class TestLines:
         share = share_of(640, 1000)
         hot = HotLine("wait", "/a/train.py", 31, "f", share, 1000, "x = " + "y" * 100, "PIL/Image.py:filter")
         text = hot.measure("hot_line", "the waits").text
-        assert text.startswith("64 % ± 3.0 of the waits in train.py:31 `x = yyy")
-        assert text.endswith("...`, in PIL/Image.py:filter (1 000 samples)")
+        assert text.startswith("64% ± 3.0 of the waits in train.py:31 `x = yyy")
+        assert text.endswith("...`, in PIL/Image.py:filter (1,000 samples)")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_the_utilization_is_that_of_the_steps_whose_waits_are_known() -> None:
 def test_idle_time_in_which_nothing_is_waited_for_is_not_the_waits(
     idle_in_pause: float, idle_in_waits: float, expected: float
 ) -> None:
-    """A minute: 20 s in which the thread does something else, then 40 s of which it waits 45 % for batches."""
+    """A minute: 20 s in which the thread does something else, then 40 s of which it waits 45% for batches."""
     waits = tuple((1.0, 0.0 if second < 20 else 0.45) for second in range(60))
     outside = sampled(watched({"wait": 0.3, "forward": 0.7}, waits=waits), device="cuda")
     times = [START_NS + second * SECOND for second in range(1, 61)]
@@ -133,7 +133,7 @@ def test_before_the_queue_was_full_only_a_loss_beyond_doubt_is_said() -> None:
     interval = lost_interval(starved.run.critical, starvation)
     assert interval is not None and interval.low == pytest.approx(0.75)
     wavering = beginning([5.0] + ([0.0] * 9 + [0.4]) * 4)
-    assert check("data-starvation", case_of(wavering, gpu(utilization=60))) is None, "29 % on average, or chance"
+    assert check("data-starvation", case_of(wavering, gpu(utilization=60))) is None, "29% on average, or chance"
 
 
 def few(steps: int, waits: list[float], *, compute: float = 0.5, warm: bool = False, workers: int = 0) -> RunCase:
@@ -183,7 +183,7 @@ def test_a_starved_run_is_named_from_its_eighth_step_on_at_once_with_what_is_sti
     case = few(8, [1.0, 1.4, 0.9, 1.2, 1.1, 1.3, 0.8, 1.0])
     draft = check("data-starvation", case)
     assert draft is not None and draft.is_certain and draft.severity is Severity.WARNING
-    assert draft.evidence[0].text == "8 steps so far: waiting 65 % to 72 % of the time"
+    assert draft.evidence[0].text == "8 steps so far: waiting 65% to 72% of the time"
     assert draft.fix is not None and draft.fix.text == "Its cause is determined after 30 steps"
     moment = scene(case.run, gpus=[])
     assert [finding.rule for finding in Engine().evaluate(moment)] == ["data-starvation"]

@@ -45,10 +45,10 @@ def test_the_collapsed_lines_hold_the_looks_of_each_stack() -> None:
 def test_the_tree_gives_shares_of_each_threads_looks_the_largest_first() -> None:
     lines = list(tree(profile()))
     body = lines[lines.index("process 4711, 4 samples") + 1 :]
-    assert body[0] == "100.0 % <module> (/home/ada/train.py:40)"
-    assert body[1] == " 75.0 %   Net.forward (/home/ada/net.py:12)"
-    assert body[2] == " 25.0 %   __next__ (torch/utils/data/dataloader.py:700)"
-    assert body[3] == " 25.0 %   get (queue.py)"
+    assert body[0] == "100.0% <module> (/home/ada/train.py:40)"
+    assert body[1] == " 75.0%   Net.forward (/home/ada/net.py:12)"
+    assert body[2] == " 25.0%   __next__ (torch/utils/data/dataloader.py:700)"
+    assert body[3] == " 25.0%   get (queue.py)"
     assert "worker 4712, 2 samples" in lines
 
 

@@ -79,7 +79,7 @@ def test_one_run_a_side_is_an_anecdote_without_an_interval() -> None:
     change = comparison.change("samples_per_second")
     assert (change.ratio, change.interval, change.verdict) == (1.5, None, None)
     text = render_text(tables(comparison, []))
-    assert "samples/s +50.0 % (n = 1 + 1: an anecdote, not proof)" in text
+    assert "samples/s +50.0% (n = 1 + 1: an anecdote, not proof)" in text
     assert "+52.0 points" in text and "2.27x" in text
 
 
@@ -88,7 +88,7 @@ def test_several_runs_have_an_interval_and_a_verdict() -> None:
     change = comparison.change("samples_per_second")
     assert change.interval is not None and change.interval.low > 1.1
     assert change.verdict == "better"
-    assert "better (n = 3 + 3, 95 % interval)" in render_text(tables(comparison, []))
+    assert "better (n = 3 + 3, 95% interval)" in render_text(tables(comparison, []))
 
 
 def test_what_may_be_chance_is_a_tilde_and_says_what_could_have_been_seen() -> None:
@@ -103,7 +103,7 @@ def test_what_may_be_chance_is_a_tilde_and_says_what_could_have_been_seen() -> N
     ("other", "word"),
     [
         (replace(SUBJECT, batch_size=128), "batch size: 64 before, 128 after"),
-        (replace(SUBJECT, model_parameters=1_000_000), "model: 25 557 032 parameters of 32 bits before"),
+        (replace(SUBJECT, model_parameters=1_000_000), "model: 25,557,032 parameters of 32 bits before"),
         (replace(SUBJECT, parameter_bits=16), "of 16 bits after"),
         (replace(SUBJECT, gpu_names=("NVIDIA A100",)), "GPU: NVIDIA H200 before, NVIDIA A100 after"),
         (replace(SUBJECT, gpu_names=("NVIDIA H200",) * 2), "2 x NVIDIA H200 after"),
@@ -165,7 +165,7 @@ def test_a_regression_fails_its_gate_and_says_that_one_run_decided() -> None:
     [(outcome, sentence)] = _outcome([run()], [run(samples_per_second=380.0)], "samples_per_second<-3%")
     assert outcome == "failed"
     assert sentence == (
-        "samples_per_second changed by -5.0 %, from 400 to 380: samples_per_second<-3% is true "
+        "samples_per_second changed by -5.0%, from 400 to 380: samples_per_second<-3% is true "
         "(one run per side: an anecdote, not proof)"
     )
 
@@ -235,7 +235,7 @@ def test_a_gate_that_cannot_be_read_is_one_sentence(text: str, says: str) -> Non
 
 def test_a_gate_may_have_blanks_and_all_four_signs() -> None:
     for sign in ("<", "<=", ">", ">="):
-        gate = parse_gate(f" step_p95_ms {sign} +12.5 % ")
+        gate = parse_gate(f" step_p95_ms {sign} +12.5% ")
         assert (gate.limit, gate.relative, gate.metric) == (0.125, True, BY_NAME["step_p95_ms"])
 
 

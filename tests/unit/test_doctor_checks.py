@@ -190,7 +190,7 @@ def test_pressure_is_shown_or_the_boot_option_that_gives_it(host: RecordedHost) 
     host.machine(pressure={"cpu": 12.0, "io": 3.0, "memory": 0.0})
     check = check_pressure(host.proc)
     assert check.state is State.OK
-    assert "CPU 12 %, storage 3 %, memory 0 %" in check.sentence
+    assert "CPU 12%, storage 3%, memory 0%" in check.sentence
 
 
 def quota(host: RecordedHost, affinity: int = 16) -> Check:
@@ -204,7 +204,7 @@ def test_a_quota_below_the_cores_is_named_with_the_workers_that_fit(host: Record
     check = quota(host)
     assert "num_workers=3" in cured(check, State.WARNING)
     assert "4.5 of 16 cores" in check.sentence
-    assert "50 %" in check.sentence
+    assert "50%" in check.sentence
 
 
 def test_a_quota_above_the_cores_holds_nobody_back(host: RecordedHost) -> None:

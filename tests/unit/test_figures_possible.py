@@ -132,11 +132,12 @@ def screens(about: Seen) -> Iterator[str]:
 
 
 _NO_FIGURE = re.compile(
-    r"(?<![\w.])(nan|NaN|inf|Infinity|None(?= ?(?:%|s|ms|W|GiB|steps)\b)|-0(\.0+)?(?= ?(%|points|s|ms|W)))(?!\w)"
+    r"(?<![\w.])(nan|NaN|inf|Infinity|None(?=%| ?(?:s|ms|W|GiB|steps)\b)|-0(\.0+)?(?=%| ?(points|s|ms|W)))(?!\w)"
 )
-_PERCENT = re.compile(r"(?<![\d.])(-?\d+(?:\.\d+)?) %")
-_AMOUNT = r"<?(\d[\d.]*(?: \d{3})*)(/s| ?[^\s,\d]+)"
-_MEAN = re.compile(rf"mean {_AMOUNT}, <?(\d[\d.]*(?: \d{{3}})*)(/s| ?[^\s,\d]+)? to {_AMOUNT}")
+_PERCENT = re.compile(r"(?<![\d.])(-?\d+(?:\.\d+)?)%")
+_NUMBER = r"\d[\d.]*(?:,\d{3})*"
+_AMOUNT = rf"<?({_NUMBER})(/s| ?[^\s,\d]+)"
+_MEAN = re.compile(rf"mean {_AMOUNT}, <?({_NUMBER})(/s| ?[^\s,\d]+)? to {_AMOUNT}")
 _AGO = re.compile(r"(-\d+(?:\.\d+)?) (?:s|min|h) (?:ago|old)")
 _SCALE = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 _SCALE |= {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "B": 1.0, "%": 1.0, "W": 1.0, "/s": 1.0}
@@ -152,7 +153,7 @@ def check_text(text: str) -> None:
             assert 0 <= float(value) <= 100, line
         for mean, unit, low, low_unit, high, high_unit in _MEAN.findall(line):
             numbers = [
-                float(number.replace(" ", "")) * _SCALE[its_unit.strip()]
+                float(number.replace(",", "")) * _SCALE[its_unit.strip()]
                 for number, its_unit in ((low, low_unit or high_unit), (mean, unit), (high, high_unit))
             ]
             assert numbers == sorted(numbers), line
@@ -232,7 +233,7 @@ def check_page(report: Any) -> None:
             assert 0 <= x <= 120 and 0 <= y <= 28, points
     for chart in chart_plan(report):
         assert chart.island["low"] <= chart.island["high"], chart.title
-        low, high = (float(label.replace(" ", "")) for label in (chart.low, chart.high))
+        low, high = (float(label.replace(",", "")) for label in (chart.low, chart.high))
         assert low <= high, chart.title
         for line in chart.lines:
             for x, y in _DRAWN.findall(line.path):
@@ -370,7 +371,7 @@ def test_no_profile_shows_an_impossible_figure(threads: list[list[Any]], seconds
 
 
 def test_the_checks_find_what_they_are_for() -> None:
-    for text in ("wait nan %", "-0 %", "wait 101 %", "mean 263 ms, 250 to 250 ms", "last -3 s ago", "None ms"):
+    for text in ("wait nan %", "-0%", "wait 101%", "mean 263 ms, 250 to 250 ms", "last -3 s ago", "None ms"):
         with pytest.raises(AssertionError):
             check_text(text)
     for report in ({"p50": 2.0, "p95": 1.0}, {"wait_share": 1.2}, {"mean": 3.0, "max": 2.0}, {"train_seconds": 61.0}):

@@ -54,7 +54,7 @@ def test_the_line_has_to_be_named_by_a_rule_that_must_fire() -> None:
     lines = asked.path.read_text().splitlines()
     number = next(number for number, line in enumerate(lines, 1) if "loader = DataLoader(" in line)
     right = {"workers-zero": found(file=str(asked.path), line=number)}
-    in_words = {"workers-zero": found(summary=f"84 % of it is image_folder.py:{number}")}
+    in_words = {"workers-zero": found(summary=f"84% of it is image_folder.py:{number}")}
     wrong = {"workers-zero": found(file=str(asked.path), line=number + 1)}
     assert judge(asked, right, KNOWN)[0] == "ok"
     assert judge(asked, in_words, KNOWN)[0] == "ok"
@@ -82,7 +82,7 @@ def test_shares_are_compared_over_the_stretch_that_was_watched() -> None:
     shares, idle = truth_errors(marks, 5.0, 15.0, {"wait": 0.3, "forward": 0.7})
     assert "wait 25.0>30.0" in shares
     assert "forward 75.0>70.0" in shares
-    assert "10.0 %" in idle
+    assert "10.0%" in idle
     assert truth_errors(marks[:1], 0.0, 15.0, {}) == ["its own clocks wrote too little"]
 
 

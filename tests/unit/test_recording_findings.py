@@ -33,7 +33,7 @@ def finding(fix: Fix | None) -> Finding:
         level=Level.E3,
         summary="the GPU waits",
         evidence=(
-            Measure("wait_share", 0.41, "41 %"),
+            Measure("wait_share", 0.41, "41%"),
             Measure("num_workers", 4, "4"),
             Measure("state", "D", "D"),
             Measure("gap_share", None, "?"),
@@ -45,7 +45,7 @@ def finding(fix: Fix | None) -> Finding:
         fix=fix,
         gain=Gain(1.5, 1.7, "then the CPU"),
         hint="1.0-2.6x",
-        ruled_out=(RuledOut("slow disk", "0 % in state D"),),
+        ruled_out=(RuledOut("slow disk", "0% in state D"),),
         chart=("gpu.utilization",),
         behind="xid-error",
         incidents=3,

@@ -142,7 +142,7 @@ def test_verdict_has_one_sentence_per_run_worst_first() -> None:
     starved = build.run(build.rank(pid=4711), title="bad.py")
     verdict = json_report(build.scene(healthy, starved), [starvation()])["verdict"]
     assert [line["run"] for line in verdict] == ["4711.1", "1.1"]
-    assert verdict[0]["sentence"].startswith("bad.py (4711): the GPU idles 41 %")
+    assert verdict[0]["sentence"].startswith("bad.py (4711): the GPU idles 41%")
     assert "1.5-1.7x" in verdict[0]["sentence"]
     assert "nothing to change" in verdict[1]["sentence"]
 
@@ -182,7 +182,7 @@ def test_verdict_names_a_gpu_problem_without_a_run() -> None:
 
 
 def test_verdict_takes_the_cause_to_solve_first() -> None:
-    behind = starvation(rule="low-util", severity=Severity.CRITICAL, summary="busy 20 %", behind="data-starvation")
+    behind = starvation(rule="low-util", severity=Severity.CRITICAL, summary="busy 20%", behind="data-starvation")
     (line,) = json_report(findings=[behind, starvation(severity=Severity.WARNING)])["verdict"]
     assert line["rule"] == "data-starvation"
 

@@ -149,7 +149,7 @@ def test_diff_is_shown_line_by_line_with_what_each_does() -> None:
 def test_the_verdict_and_what_to_change_come_before_everything_else() -> None:
     text = Page(render_html(document(findings=[starvation()]))).text
     order = [
-        "the GPU idles 41 %", "load with 10 workers", "num_workers=10", "gpuwatch trial", "Findings", "GPUs",
+        "the GPU idles 41%", "load with 10 workers", "num_workers=10", "gpuwatch trial", "Findings", "GPUs",
         "Training runs", "Over time", "Data quality", "Environment",
     ]  # fmt: skip
     places = [text.index(words) for words in order]

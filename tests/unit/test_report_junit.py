@@ -61,7 +61,7 @@ def test_finding_fails_its_rule_from_the_asked_severity_on(severity: Severity, f
     case = cases(report(findings=[starvation(severity=severity)]), fail_on)["data-starvation"]
     assert outcome(case) == expected
     text = "".join(case.itertext())
-    assert "the GPU idles 41 %" in text
+    assert "the GPU idles 41%" in text
     assert "num_workers=10" in text, "what does not fail is told all the same"
 
 
@@ -69,7 +69,7 @@ def test_failure_says_what_to_change_where_and_names_the_file() -> None:
     case = cases(report(findings=[starvation()]))["data-starvation"]
     failure = case.find("failure")
     assert failure is not None
-    assert failure.get("message") == "the GPU idles 41 % of the time waiting for data"
+    assert failure.get("message") == "the GPU idles 41% of the time waiting for data"
     assert f"{build.SCRIPT}:88" in (failure.text or "")
     assert case.get("file") == build.SCRIPT
 

@@ -54,8 +54,8 @@ def test_markdown_says_things_in_the_order_in_which_they_matter() -> None:
 def test_every_part_of_a_finding_is_shown(render) -> None:
     text = render(full_report())
     for part in (
-        "the GPU idles 41 % of the time waiting for data",
-        "GPU idle 41 % of 60 s (512 steps)",
+        "the GPU idles 41% of the time waiting for data",
+        "GPU idle 41% of 60 s (512 steps)",
         "all steps wait alike",
         "load with 10 workers",
         "/home/user/train.py:88",
@@ -79,7 +79,7 @@ def test_a_hint_and_what_weakens_a_finding_are_shown(render) -> None:
 @pytest.mark.parametrize("render", [render_markdown, render_text])
 def test_figures_of_gpu_and_run_are_shown(render) -> None:
     text = render(full_report())
-    for part in ("300", "600 / 700", "60.0 / 80.0", "10.0", "200 ms", "50 %", "40 %", "eval 10 % (2x)", "▁ █"):
+    for part in ("300", "600 / 700", "60.0 / 80.0", "10.0", "200 ms", "50%", "40%", "eval 10% (2x)", "▁ █"):
         assert part in text
 
 
@@ -173,7 +173,7 @@ def test_steps_that_the_sensor_averages_away_are_said(render) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "n/a"), (0.0, "0"), (0.04, "0.04"), (2.5, "2.5"), (64.25, "64.2"), (18_204.4, "18 204")]
+    ("value", "text"), [(None, "n/a"), (0.0, "0"), (0.04, "0.04"), (2.5, "2.5"), (64.25, "64.2"), (18_204.4, "18,204")]
 )
 def test_a_slow_rate_is_not_shown_as_none(value: float | None, text: str) -> None:
     assert rate(value) == text
@@ -196,5 +196,5 @@ def test_without_a_run_the_mean_says_how_many_gpus_told_it() -> None:
         (line,) = json_report(build.scene(gpus=gpus))["verdict"]
         return str(line["sentence"])
 
-    assert "the GPUs were busy 40 % of the time on average" in sentence(30.0, 50.0)
-    assert "the 1 of 2 GPUs that report it were busy 50 % of the time on average" in sentence(None, 50.0)
+    assert "the GPUs were busy 40% of the time on average" in sentence(30.0, 50.0)
+    assert "the 1 of 2 GPUs that report it were busy 50% of the time on average" in sentence(None, 50.0)

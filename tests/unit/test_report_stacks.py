@@ -49,7 +49,7 @@ def test_a_function_that_is_hot_on_many_lines_is_named_with_where_it_is_called()
     check_schema(as_json(made))
     hot = as_json(made)["runs"][0]["hot_line"]
     assert (hot["callee"], hot["callee_lines"], hot["line"], hot["samples"]) == ("elastic", [60, 61, 62, 63], 41, 400)
-    assert "slowest loading function: elastic(), called in augment.py:41, 56 % ±3.6" in " ".join(
+    assert "slowest loading function: elastic(), called in augment.py:41, 56% ±3.6" in " ".join(
         render_text(made).split()
     )
 
@@ -59,7 +59,7 @@ def test_of_a_loop_without_a_loader_no_batches_are_asked_for() -> None:
     rank = replace(known, steps=0, steps_total=0, train_loader=None)
     (line,) = json_report(build.scene(build.run(rank)))["verdict"]
     assert line["sentence"].endswith(
-        "too little was seen to judge (1 640 stack samples in 20 s; 600 samples and 30 s needed, and then 10 s more)"
+        "too little was seen to judge (1,640 stack samples in 20 s; 600 samples and 30 s needed, and then 10 s more)"
     )
 
 
@@ -169,10 +169,10 @@ def test_without_a_run_those_that_can_be_attached_to_are_named(count: int, words
 def test_where_the_time_goes_and_which_lines_cost_it(render: Callable[[Report], str]) -> None:
     text = render(report(build.scene(build.run(seen.sampled_rank()))))
     for part in (
-        "sampled, 1 640 samples over 20 s",
-        "61 % ±2.4",
+        "sampled, 1,640 samples over 20 s",
+        "61% ±2.4",
         "12.3 batches/s (from the loader's own counter, 20 s)",
-        "slowest loading line: augment.py:41, 43 % ±2.4 of the training thread's time",
+        "slowest loading line: augment.py:41, 43% ±2.4 of the training thread's time",
         "image = image.filter(GaussianBlur(5))",
         "train.py:131",
         "loss.backward()",
@@ -185,7 +185,7 @@ def test_where_the_time_goes_and_which_lines_cost_it(render: Callable[[Report], 
 def test_the_workers_have_a_table_of_their_own(render: Callable[[Report], str]) -> None:
     text = render(report(build.scene(build.run(seen.sampled_rank(seen.worker_stacks(), num_workers=2)))))
     assert "2 workers, 800 samples, shares of their busy time" in text
-    assert "makes items 80 % ±2.8" in text
+    assert "makes items 80% ±2.8" in text
     assert text.index("augment.py:60") < text.rindex("augment.py:41")
 
 
@@ -201,7 +201,7 @@ def test_the_workers_table_says_that_it_holds_those_of_evaluation(render: Callab
 @RENDERERS
 def test_a_hooked_run_keeps_its_exact_figures_and_shows_its_lines(render: Callable[[Report], str]) -> None:
     text = render(report(build.scene(build.run(build.rank(step=0.2, wait=0.1, stacks=seen.stacks())))))
-    assert "50 %" in text
+    assert "50%" in text
     assert "±" not in text.split("GPU idle")[0].split("train.py (4711, exact)")[-1]
     assert "batches/s" not in text
     assert "augment.py:41" in text
@@ -212,7 +212,7 @@ def test_a_sampled_run_is_not_cleared_on_too_few_samples(samples: int, judged: b
     rank = seen.sampled_rank(replace(seen.stacks(), samples=samples))
     (line,) = json_report(build.scene(build.run(rank)))["verdict"]
     assert line["judged"] is judged
-    assert f"{samples:,}".replace(",", " ") in line["sentence"]
+    assert f"{samples:,}" in line["sentence"]
 
 
 @RENDERERS
@@ -231,7 +231,7 @@ def test_code_of_a_hostile_or_endless_line_stays_in_its_place(render: Callable[[
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     assert max(map(len, text.splitlines())) < 1000
     if render is render_markdown:
-        rows = [row for row in text.splitlines() if row.startswith("| 55 %")]
+        rows = [row for row in text.splitlines() if row.startswith("| 55%")]
         assert len(rows) == 1
         assert "<img" not in rows[0]
         assert len(re.findall(r"(?<!\\)\|", rows[0])) == 6

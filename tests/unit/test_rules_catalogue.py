@@ -145,10 +145,10 @@ CATALOGUE: dict[str, tuple[str, set[str], dict[str, float]]] = {
 """Evidence level, severities and thresholds by rule."""
 
 SOFTER = {
-    "h2d-bound": "a hint from 70 % of the link",
+    "h2d-bound": "a hint from 70% of the link",
     "comm-bound": "this is a hint only",
     "log-stall": "as a hint",
-    "sync-per-step": "a hint from 10 % of the samples",
+    "sync-per-step": "a hint from 10% of the samples",
     "amp-off": "Whether a config asks for AMP is not read",
     "link-errors": "Information: some links are up and others never were",
     "debug-mode-on": "information only",

@@ -79,7 +79,7 @@ def test_a_program_without_torch_waits_where_no_gpu_can_hide_it(
     trained = rank(step=0.2, wait=0.1, device=None, loader=loader(num_workers=None), workers=None)
     draft = check("data-starvation", run_case(scene(run(trained), gpus=list(gpus))))
     assert (draft and draft.level) == level
-    assert draft is None or draft.summary.startswith("Training waits about 50 % of the time")
+    assert draft is None or draft.summary.startswith("Training waits about 50% of the time")
 
 
 def drafted(rule: str, moment: Scene, holding: frozenset[str] = STARVED) -> Draft:
@@ -91,19 +91,19 @@ def drafted(rule: str, moment: Scene, holding: frozenset[str] = STARVED) -> Draf
 class TestStarvation:
     def test_the_sentence_says_how_much_of_the_time_the_gpu_idles(self) -> None:
         finding = of(findings(no_workers(0.041, 0.059)), "data-starvation")
-        assert finding.summary == "The GPU idles 41 % of the time waiting for the next batch"
+        assert finding.summary == "The GPU idles 41% of the time waiting for the next batch"
         assert (finding.severity, finding.level) == (Severity.CRITICAL, Level.E3)
 
     def test_on_the_cpu_the_wait_is_the_figure(self) -> None:
         trained = rank(step=0.1, wait=0.041, device="cpu", loader=loader(num_workers=0), facts={"torch_threads": 1})
         finding = of(findings(scene(run(trained))), "data-starvation")
-        assert finding.summary == "Training waits 41 % of the time for the next batch"
+        assert finding.summary == "Training waits 41% of the time for the next batch"
         assert finding.level is Level.E3
 
     def test_without_gpu_events_it_is_the_smaller_of_wait_and_idle_and_never_critical(self) -> None:
         trained = rank(step=0.1, wait=0.06, loader=loader(num_workers=0))
         finding = of(findings(scene(run(trained), gpus=[gpu(utilization=70)])), "data-starvation")
-        assert finding.summary == "The GPU idles about 30 % of the time waiting for the next batch"
+        assert finding.summary == "The GPU idles about 30% of the time waiting for the next batch"
         assert (finding.severity, finding.level) == (Severity.WARNING, Level.E2)
         assert any(note.startswith("likely") for note in finding.confidence_notes)
 
@@ -125,7 +125,7 @@ class TestStarvation:
     def test_without_a_cause_it_says_what_is_not_known_and_how_to_find_out(self) -> None:
         idle = starved_by_workers(4, 0.8, 0.1, workers=workers(4, cpu_cores=0.4, busy_share=0.5))
         finding = of(findings(idle), "data-starvation")
-        assert finding.fix is not None and "busy only 50 %" in finding.fix.text
+        assert finding.fix is not None and "busy only 50%" in finding.fix.text
         assert "stacks" in finding.fix.text
         assert finding.fix.edit is None
 
@@ -159,7 +159,7 @@ class TestSilence:
                 scene(run(rank(step=0.1, wait=0.059, loader=loader(num_workers=0))), gpus=[gpu(utilization=98)]),
                 id="hidden, by utilization",
             ),
-            pytest.param(scene(run(rank(step=0.1, wait=0.025, gap=0.003))), id="a wait of 25 % that costs 3 %"),
+            pytest.param(scene(run(rank(step=0.1, wait=0.025, gap=0.003))), id="a wait of 25% that costs 3%"),
             pytest.param(
                 scene(run(rank(step=0.0013, wait=0.0003, device="cpu", loader=loader(num_workers=0)))),
                 id="1 ms steps from memory, no workers",
@@ -271,7 +271,7 @@ class TestWorkersZero:
             assert fix is not None
             return fix.text
 
-        assert "than the 4 CPU cores; computing 20 % of the time, they need 2." in text(ranks=1)
+        assert "than the 4 CPU cores; computing 20% of the time, they need 2." in text(ranks=1)
         assert "PyTorch will warn" not in text(ranks=4)
 
     def test_one_worker_is_one_process(self) -> None:
@@ -280,7 +280,7 @@ class TestWorkersZero:
         assert draft.verify.startswith("1 process named pt_data_worker")
 
     def beside_other_work(self, compute: float, delay: float | None = 0.35) -> Scene:
-        """Items that compute 61 % of 40-120 ms, on two cores that other processes keep busy."""
+        """Items that compute 61% of 40-120 ms, on two cores that other processes keep busy."""
         waits = [0.04, 0.06, 0.05, 0.12]
         waiting = rank(
             step=[compute + wait for wait in waits],
@@ -298,7 +298,7 @@ class TestWorkersZero:
         draft = drafted("workers-zero", self.beside_other_work(0.01, delay))
         assert draft.fix is not None and draft.fix.value == 2
         share = next(measure for measure in draft.evidence if measure.name == "batch_cpu_share")
-        assert ("waits for a core 36 %" in share.text) == (delay is not None)
+        assert ("waits for a core 36%" in share.text) == (delay is not None)
 
     def test_where_other_work_decides_nothing_is_promised(self) -> None:
         draft = drafted("workers-zero", self.beside_other_work(0.12))
@@ -373,7 +373,7 @@ class TestWorkersTooFew:
 
     def test_the_evidence_names_busy_workers_free_cores_and_the_rhythm(self) -> None:
         draft = drafted("workers-too-few", starved_by_workers(4, 0.9, 0.1))
-        assert draft.summary.startswith("The 4 workers are 97 % busy and cannot keep up, while 12 of 16 cores are free")
+        assert draft.summary.startswith("The 4 workers are 97% busy and cannot keep up, while 12 of 16 cores are free")
         assert {"worker_busy_share", "free_cores", "wait_autocorrelation"} <= {m.name for m in draft.evidence}
 
     def test_without_worker_records_the_rhythm_of_the_waits_tells(self) -> None:
@@ -424,7 +424,7 @@ class TestCpu:
         alone = starved_by_workers(6, 1.5, 0.1, process=process(tree_cores=6.0))
         moment = replace(alone, host=host(cpu_percent=95))
         draft = drafted("host-cpu-exhausted", moment)
-        assert draft.summary.startswith("Other processes take 57 %")
+        assert draft.summary.startswith("Other processes take 57%")
         assert draft.fix is not None and "Move the other jobs" in draft.fix.text
 
     def test_items_that_wait_do_not_blame_the_cores(self) -> None:
@@ -539,12 +539,12 @@ class TestCpu:
         )
         assert fired(moment) & DATA_RULES == {"data-starvation", "cpu-quota-throttled"}
         draft = drafted("cpu-quota-throttled", moment)
-        assert draft.summary == "The container's CPU limit of 4 cores stops the run in 80 % of its periods"
+        assert draft.summary == "The container's CPU limit of 4 cores stops the run in 80% of its periods"
         assert draft.fix is not None and "num_workers=3" in draft.fix.text
         # 16 workers that compute 0.35 s a batch need 6 cores: the advised limit carries them, and the GPU is the bound.
         assert draft.gain is not None and 1.0 < draft.gain.low <= draft.gain.high
         busy = moment.gpus[0].train_utilization
-        # A minute's utilization is known to 5 %.
+        # A minute's utilization is known to 5%.
         assert busy is not None and draft.gain.high == pytest.approx(1.05 * 100 / busy.mean, rel=0.01)
 
     def test_more_cpu_time_does_as_much_more_of_the_same_work(self) -> None:
@@ -600,7 +600,7 @@ class TestStorage:
         moment = replace(waiting, host=host(cpu_percent=10, pressure_io_percent=60, disk_queue_length=25))
         assert fired(moment) & DATA_RULES == {"data-starvation", "io-bound"}
         draft = drafted("io-bound", moment)
-        assert draft.summary == "Workers wait for storage 90 % of their time instead of preparing batches"
+        assert draft.summary == "Workers wait for storage 90% of their time instead of preparing batches"
         assert draft.fix is not None and draft.fix.edit is not None
         assert draft.fix.edit.keywords["prefetch_factor"] == "4"
 
@@ -683,7 +683,7 @@ class TestSlowSamples:
     def test_late_steps_are_counted_among_those_that_were_looked_at(self) -> None:
         waits = ([0.0] * 83 + [0.9]) * 30
         moment = scene(run(rank(step=[0.1 + wait for wait in waits], wait=waits, gap=waits, steps=2520)))
-        assert "13 of 1 024 steps wait about 900 ms each" in drafted("slow-samples", moment).summary
+        assert "13 of 1,024 steps wait about 900 ms each" in drafted("slow-samples", moment).summary
 
     def test_nothing_can_pass_the_batch_of_the_only_worker(self) -> None:
         fix = drafted("slow-samples", self.tail(loader=loader(num_workers=1, prefetch_factor=8))).fix
@@ -736,7 +736,7 @@ class TestSlowSamples:
         assert draft.fix is not None and draft.fix.edit is not None
         assert draft.fix.edit.keywords == {"in_order": "False"}
         assert "deeper queue" not in draft.fix.text and "not reproducible" in draft.fix.text
-        # Ten of them might as well have been seven, or thirteen: 1.8x or 2.5x where the ten cost 54 %.
+        # Ten of them might as well have been seven, or thirteen: 1.8x or 2.5x where the ten cost 54%.
         assert draft.gain is not None and 1.5 < draft.gain.low < 1.83 and draft.gain.high > 2.5
         moment = queued(long, 0.02)
         several = drafted("slow-samples", replace(moment, runs=(run(*moment.runs[0].ranks * 2),)))
@@ -822,13 +822,13 @@ class TestEpochStart:
         moment = scene(run(trained))
         assert fired(moment) & DATA_RULES == {"epoch-start-stall"}
         draft = drafted("epoch-start-stall", moment)
-        assert draft.summary == "Between two epochs lies a pause of 2.5 s: 12 % of the time in all"
+        assert draft.summary == "Between two epochs lies a pause of 2.5 s: 12% of the time in all"
         assert draft.fix is not None and draft.fix.edit is not None
         assert draft.fix.edit.keywords == {"persistent_workers": "True"}
         assert draft.gain is not None and draft.gain.high == pytest.approx(1 / 0.88, abs=0.001)
 
     def test_a_few_starts_of_long_epochs_leave_their_share_open(self) -> None:
-        # Two starts in 100 s took 6 %; of an epoch of 200 steps of 0.2 s and its pause of 3 s it is 7 %.
+        # Two starts in 100 s took 6%; of an epoch of 200 steps of 0.2 s and its pause of 3 s it is 7%.
         few = replace(self.SLOW, count=2, first_wait_seconds=3.0, share=0.06, excess_seconds=6.0, batches_per_epoch=200)
         gain = drafted("epoch-start-stall", scene(run(rank(epochs=few)))).gain
         assert gain is not None and gain.high == pytest.approx(43 / 40, abs=0.001)
@@ -864,7 +864,7 @@ class TestEpochStart:
         usual: dict[str, Any] = {"step": 0.02, "wait": 0.001, "gap": 0.001, "epochs": slow, "workers": made}
         trained = rank(loader=loader(num_workers=8, persistent_workers=False), **usual)
         gain = drafted("epoch-start-stall", scene(run(trained))).gain
-        # A round waits 0.78 s for them in the mean: 65 % of the pause stays.
+        # A round waits 0.78 s for them in the mean: 65% of the pause stays.
         assert gain is not None and 1.05 < gain.low < 1 / (1 - 0.2 * 0.35) < gain.high < 1.12
 
     def test_workers_that_start_one_after_the_other_hide_what_persistent_ones_take_together(self) -> None:
@@ -911,7 +911,7 @@ class TestEpochStart:
         assert check("epoch-start-stall", run_case(late)) is None, "workers that persist make the same first batches"
         draft = drafted("data-starvation", late, frozenset())
         assert draft.fires and draft.severity is Severity.WARNING
-        assert "GPU idles 15 % of the time" in draft.summary
+        assert "GPU idles 15% of the time" in draft.summary
         assert {each.name: each.value for each in draft.evidence}["epoch_start_share"] == 0.1
         short = replace(self.SLOW, first_wait_seconds=4.0, share=0.1)  # persistent workers win this back
         moment = scene(run(rank(step=0.1, wait=0.005, gap=0.005, epochs=short, **usual)), **full)

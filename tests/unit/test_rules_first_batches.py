@@ -93,7 +93,7 @@ def test_a_wait_for_the_first_batch_is_noted_and_then_warned_of() -> None:
         95: "warning",
     }
     finding = found[95]
-    assert finding.summary == ("Training has waited 95 s for its first batch: 100 % of the workers' time is data.py:41")
+    assert finding.summary == ("Training has waited 95 s for its first batch: 100% of the workers' time is data.py:41")
     assert finding.gain is None and finding.fix is not None and finding.fix.line == 41
     assert "If only the first item is slow" in finding.fix.text
     numbers = {measure.name: measure.value for measure in finding.evidence}
@@ -125,7 +125,7 @@ def test_a_second_wait_behind_workers_that_make_batches_faster_than_a_step_is_on
 
 def test_workers_that_wait_for_storage_are_named_with_their_cause() -> None:
     finding = said(hooked(waiting(95, cores=0.2, blocked=0.7)), 95)[95]
-    assert finding.summary.endswith("its 4 workers wait for storage 70 % of the time")
+    assert finding.summary.endswith("its 4 workers wait for storage 70% of the time")
     assert {measure.name: measure.value for measure in finding.evidence}["cause"] == "io-bound"
 
 

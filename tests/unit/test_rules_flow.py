@@ -174,7 +174,7 @@ class TestLaunchBound:
     def test_idle_inside_steps_with_a_busy_thread(self) -> None:
         moment = self.tiny_kernels()
         finding = one_of(findings(moment), "launch-bound")
-        assert finding.summary.startswith("The GPU idles 59 % of the time inside steps")
+        assert finding.summary.startswith("The GPU idles 59% of the time inside steps")
         assert finding.gain is None and finding.hint is not None and "at most 2.4x" in finding.hint
         assert finding.fix is not None and 'mode="reduce-overhead"' in (finding.fix.code or "")
 
@@ -228,7 +228,7 @@ class TestLowUtil:
         unhooked = rank(facts={"visibility": "process"}, gap=None)
         moment = scene(run(unhooked), gpus=[gpu(utilization=40)])
         draft = gpu_draft("low-util", moment)
-        assert draft.summary == "GPU 0 is busy only part of the time: 40 % on average, the target is 85 %"
+        assert draft.summary == "GPU 0 is busy only part of the time: 40% on average, the target is 85%"
         assert draft.fix is not None and "gpuwatch run" in draft.fix.text
         assert draft.gain is None
 
@@ -268,7 +268,7 @@ class TestFluctuation:
     def test_swings_below_its_own_good_level(self) -> None:
         moment = scene(run(rank(gap=0.0)), gpus=[gpu(utilization=[98, 98, 98, 30])])
         finding = one_of(findings(moment), "util-fluctuation")
-        assert finding.summary == "GPU 0 swings between 30 and 98 %: 81 ± 30 % on average"
+        assert finding.summary == "GPU 0 swings between 30 and 98%: 81 ± 30% on average"
         assert finding.severity is Severity.INFO, "it describes: what causes it has a rule of its own"
         assert finding.hint is not None and "1.2x" in finding.hint
 
@@ -292,7 +292,7 @@ class TestPeriodicDips:
         moment = self.dipping(self.EVERY_TEN_SECONDS)
         assert "periodic-dips" in fired(moment)
         draft = gpu_draft("periodic-dips", moment)
-        assert draft.summary == "GPU 0 dips every 10 s, 10 % of the time"
+        assert draft.summary == "GPU 0 dips every 10 s, 10% of the time"
         assert draft.fix is not None and "every 100 steps" in draft.fix.text and "next dip is due in" in draft.fix.text
 
     def test_the_edge_of_an_epoch_is_suspected_where_it_fits(self) -> None:
@@ -338,7 +338,7 @@ class TestEvaluation:
     def test_a_quarter_of_the_time_is_worth_a_word_not_a_warning(self) -> None:
         finding = one_of(findings(self.evaluating(0.3)), "eval-stall")
         assert finding.severity is Severity.INFO
-        assert finding.summary == "Validation takes 30 % of the time"
+        assert finding.summary == "Validation takes 30% of the time"
         assert finding.fix is not None and finding.fix.text.startswith("Evaluate every 400 steps instead of every 100")
         assert finding.fix.line == 164
         # 30 of 100 s become 30 of 310: a tenth.
@@ -368,7 +368,7 @@ class TestCheckpoint:
 
     def test_saves_that_stop_training(self) -> None:
         finding = one_of(findings(self.saving(0.08, bytes=800_000_000)), "checkpoint-stall")
-        assert finding.summary == "Saving checkpoints stops training 8 % of the time, up to 2.5 s at a time"
+        assert finding.summary == "Saving checkpoints stops training 8% of the time, up to 2.5 s at a time"
         assert finding.fix is not None and "async_save" in finding.fix.text
         assert "every 750 steps instead of every 150" in finding.fix.text
         assert "167 MB/s is slow storage" in finding.fix.text

@@ -62,7 +62,7 @@ class TestNoisyNeighbour:
     def test_foreign_work_keeps_the_training_thread_from_its_core(self) -> None:
         finding = of(findings(self.crowded()), "noisy-neighbour")
         assert finding.summary == (
-            "The GPU idles 24 % of the time inside steps: the training thread waits for a core 20 % of the "
+            "The GPU idles 24% of the time inside steps: the training thread waits for a core 20% of the "
             "time, behind other programs"
         )
         assert "other processes use 12.7 of 16 cores" in texts(finding)
@@ -172,7 +172,7 @@ class TestHostMemoryPressure:
         finding = of(findings(self.short()), "host-memory-pressure")
         assert finding.severity is Severity.WARNING
         assert (
-            finding.summary == "Memory is short: 5 % of the memory is free, so file data is evicted from the page cache"
+            finding.summary == "Memory is short: 5% of the memory is free, so file data is evicted from the page cache"
         )
         assert finding.fix is not None and "19.2 GiB more memory" in finding.fix.text
         assert finding.fix.value == 20
@@ -238,7 +238,7 @@ class TestNumaMisplaced:
     def test_most_of_the_cpu_time_on_the_other_socket(self) -> None:
         finding = of(findings(self.placed(0.9, 0.1)), "numa-misplaced")
         assert finding.severity is Severity.INFO
-        assert finding.summary == "The run runs 90 % of its CPU time far from its GPU: GPU 0 is on node 1"
+        assert finding.summary == "The run runs 90% of its CPU time far from its GPU: GPU 0 is on node 1"
         assert finding.fix is not None and finding.fix.value == 1
         assert finding.fix.code == "numactl --cpunodebind=1 --membind=1 python train.py"
 
@@ -266,4 +266,4 @@ class TestNumaMisplaced:
         ]
         gpus = [gpu(0, facts={"pci_bus_id": "00000000:3B:00.0"}), gpu(1, facts={"pci_bus_id": "00000000:AF:00.0"})]
         moment = scene(run(*ranks), gpus=gpus, machine=machine(64, numa_nodes=2, gpu_numa_nodes=nodes))
-        assert drafted("numa-misplaced", moment).summary.startswith("Rank 1 runs 95 %")
+        assert drafted("numa-misplaced", moment).summary.startswith("Rank 1 runs 95%")

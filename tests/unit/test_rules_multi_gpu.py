@@ -18,7 +18,7 @@ def test_imbalance_names_the_busiest_and_the_idlest():
     moment = job([build.gpu(i, utilization=value) for i, value in enumerate([97, 97, 60, 61])])
     draft = build.check("gpu-imbalance", build.run_case(moment))
     assert draft.fires
-    assert "GPU 2 60 %" in draft.summary
+    assert "GPU 2 60%" in draft.summary
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_more_workers_are_asked_for_only_where_the_straggler_has_fewer(own, fix)
     members = ranks([0.10, 0.10, 0.03, 0.10], straggling=(2,), **fields)
     draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members))))
     assert fix in draft.fix.text
-    assert draft.verify == "The other ranks wait less than 6 % of each step for this one"
+    assert draft.verify == "The other ranks wait less than 6% of each step for this one"
 
 
 def test_the_straggler_is_the_rank_that_waits_least_and_its_excess_is_the_cause():
@@ -240,7 +240,7 @@ def test_waits_for_ranks_that_wait_for_data_show_anywhere_and_make_no_straggler(
 
 @pytest.mark.parametrize(("busy", "is_said"), [((0.7, 0.7, 0.7, 0.7), True), ((1.0, 1.0, 0.5, 0.3), False)])
 def test_seen_from_outside_one_stuck_worker_makes_no_straggler(busy, is_said):
-    """Rank 2's workers are 70 % busy and the others' 50 %: all alike, or two of them at a slow item for the minute."""
+    """Rank 2's workers are 70% busy and the others' 50%: all alike, or two of them at a slow item for the minute."""
 
     def outside(member, busy, waiting):
         phases = {"wait": waiting, "forward": 0.3, "backward": 0.6 - waiting}
@@ -272,7 +272,7 @@ def test_seen_from_outside_one_stuck_worker_makes_no_straggler(busy, is_said):
 
 
 def test_ranks_that_wait_for_data_in_turn_are_no_imbalance():
-    """While one waits the others spin at 100 %, and draw more power than its idle GPU."""
+    """While one waits the others spin at 100%, and draw more power than its idle GPU."""
     waiting = [build.rank(wait=wait, gpus=(index,), pid=100 + index) for index, wait in enumerate((0.08, 0.0))]
     gpus = [build.gpu(0, utilization=60.0, power=200.0), build.gpu(1, utilization=100.0, power=300.0)]
 
@@ -351,7 +351,7 @@ def test_before_the_first_counted_batch_only_stacks_that_compute_say_how_work_is
 
 
 def test_waits_that_a_hook_measured_count_whatever_samples_of_the_stack_saw_of_them():
-    """Rank 0 waits 60 % of each second, as its steps say; samples were taken in few of these seconds."""
+    """Rank 0 waits 60% of each second, as its steps say; samples were taken in few of these seconds."""
     times = [build.START_NS + second * build.SECOND for second in range(60)]
 
     def seen(index, busy):
@@ -375,7 +375,7 @@ def test_waits_that_a_hook_measured_count_whatever_samples_of_the_stack_saw_of_t
 
 
 def test_waits_count_in_the_time_in_which_the_gpus_were_seen_training():
-    """Utilization is known of the newest 30 s, in which rank 0 waited 18; of a minute that would be 30 %."""
+    """Utilization is known of the newest 30 s, in which rank 0 waited 18; of a minute that would be 30%."""
     times = [build.START_NS + second * build.SECOND for second in range(30, 60)]
 
     def seen(index, busy):
@@ -409,7 +409,7 @@ def test_a_slowed_gpu_of_the_straggler_is_the_fix():
     members = ranks([0.10, 0.10, 0.03, 0.10])
     gpus = [build.gpu(i, throttle_shares={"hw-thermal": 0.4} if i == 2 else {}) for i in range(4)]
     draft = build.check("straggler-rank", build.run_case(build.scene(build.run(*members), gpus=gpus)))
-    assert "GPU 2 is slowed 40 %" in draft.fix.text
+    assert "GPU 2 is slowed 40%" in draft.fix.text
 
 
 def test_equal_ranks_and_half_measured_jobs_are_silent():

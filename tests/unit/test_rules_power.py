@@ -100,7 +100,7 @@ def test_an_application_clock_is_reported_by_the_drivers_own_reason():
 @pytest.mark.parametrize(
     "gpu",
     [
-        pytest.param(locked_gpu(1600.0), id="81 % of the highest, no reason given"),
+        pytest.param(locked_gpu(1600.0), id="81% of the highest, no reason given"),
         pytest.param(locked_gpu([1100.0, 1300.0] * 30), id="a clock that moves is not locked"),
         pytest.param(locked_gpu(1900.0, reason_bit_shares={0x2: 1.0}), id="set to nearly the highest"),
         pytest.param(locked_gpu(1755.0, reason_bit_shares={0x2: 0.5}), id="a reason that comes and goes"),

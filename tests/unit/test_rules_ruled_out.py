@@ -102,12 +102,12 @@ def ruled_out(moment: Scene, *holding: str) -> dict[str, str]:
 
 def test_every_explanation_comes_with_its_number() -> None:
     assert ruled_out(idling()) == {
-        "waiting for data": "it takes 2 % of the training time",
-        "phases": "of the time evaluation 2 % and garbage collection 0.1 %",
-        "transfer": "copies to the GPU take 1 %",
+        "waiting for data": "it takes 2% of the training time",
+        "phases": "of the time evaluation 2% and garbage collection 0.1%",
+        "transfer": "copies to the GPU take 1%",
         "launches": "the training thread keeps 0.5 of a core busy",
         "another process": "no other process computes on this GPU",
-        "heat and power": "they hold the clocks back 1 % of the time",
+        "heat and power": "they hold the clocks back 1% of the time",
         "hardware errors": "the driver counts no uncorrected memory error and reported no XID",
     }
 

@@ -72,10 +72,10 @@ class TestStarvation:
         seen = watched({"wait": 0.5, "backward": 0.1}, lines=[BLUR])
         finding = of(findings(on_cpu(seen, loader=NO_WORKERS)), "data-starvation")
         assert finding.summary == (
-            "Training waits about 50 % of the time for the next batch: 64 % of the wait is train.py:31"
+            "Training waits about 50% of the time for the next batch: 64% of the wait is train.py:31"
         )
         assert (finding.severity, finding.level) == (Severity.WARNING, Level.E1)
-        assert "waits for data 50 % ± 2.5 (1 500 samples of its stack, 30 s)" in texts(finding)
+        assert "waits for data 50% ± 2.5 (1,500 samples of its stack, 30 s)" in texts(finding)
         hot = next(measure for measure in finding.evidence if measure.name == "hot_line")
         assert hot.value == f"{SCRIPT}:31"
         assert "in PIL/Image.py:filter (750 samples)" in hot.text
@@ -83,15 +83,15 @@ class TestStarvation:
     def test_a_loop_in_which_nothing_is_trained_is_not_called_training(self) -> None:
         seen = watched({"wait": 0.5, "forward": 0.3}, lines=[BLUR])
         said = findings(on_cpu(seen, loader=NO_WORKERS))
-        assert of(said, "data-starvation").summary.startswith("The loop waits about 50 % of the time")
+        assert of(said, "data-starvation").summary.startswith("The loop waits about 50% of the time")
         assert "and the loop waits for it" in of(said, "workers-zero").summary
         hooked = rank(step=0.1, wait=0.05, device=None, loader=loader(num_workers=0), facts={"torch": "2.13.0"})
         finding = of(findings(scene(run(hooked), gpus=[])), "data-starvation")
-        assert finding.summary.startswith("The loop waits about 50 % of the time")
+        assert finding.summary.startswith("The loop waits about 50% of the time")
 
     def test_with_a_gpu_it_is_the_smaller_of_wait_and_idle(self) -> None:
         finding = of(findings(on_gpu(watched({"wait": 0.5}), 70, loader=NO_WORKERS)), "data-starvation")
-        assert finding.summary.startswith("The GPU idles about 30 % of the time")
+        assert finding.summary.startswith("The GPU idles about 30% of the time")
         assert any(note.startswith("likely") for note in finding.confidence_notes)
 
     def test_a_tenth_fires_a_little_less_does_not_and_six_percent_clears(self) -> None:
@@ -141,7 +141,7 @@ class TestStarvation:
         idle = watched({"wait": 0.5}, worker_phases={"item": 0.5}, worker_lines=[line("item", 31, 0.4, text="f(x)")])
         fix = of(findings(on_gpu(idle)), "data-starvation").fix
         assert fix is not None and (fix.file, fix.line) == (SCRIPT, 31)
-        assert "busy only 50 % of the time" in fix.text and "train.py:31 `f(x)`" in fix.text
+        assert "busy only 50% of the time" in fix.text and "train.py:31 `f(x)`" in fix.text
         assert "py-spy" not in fix.text
 
     @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ class TestStarvation:
         member = rank(step=0.2, wait=0.1, gap=0.1, loader=loader(num_workers=0), stacks=seen)
         finding = of(findings(scene(run(member), gpus=[gpu(utilization=50)])), "data-starvation")
         assert finding.summary == (
-            "The GPU idles 50 % of the time waiting for the next batch: 64 % of the wait is train.py:31"
+            "The GPU idles 50% of the time waiting for the next batch: 64% of the wait is train.py:31"
         )
         assert (finding.severity, finding.level) == (Severity.CRITICAL, Level.E3)
 
@@ -210,13 +210,12 @@ class TestThreadsThatMakeBatches:
         moment = scene(run(member), gpus=[], machine=machine(4))
         finding = of(findings(moment), "data-starvation")
         assert finding.summary == (
-            "Training waits about 50 % of the time for the next batch: "
-            "100 % of the loading thread's time is train.py:44"
+            "Training waits about 50% of the time for the next batch: 100% of the loading thread's time is train.py:44"
         )
         fix = finding.fix
         assert fix is not None and (fix.file, fix.line, fix.value) == (SCRIPT, 44, 3)
         assert fix.text.startswith("Let 3 worker processes make them") and "interpreter" in fix.text
-        assert "The thread is busy 95 % of the time" in fix.text
+        assert "The thread is busy 95% of the time" in fix.text
         assert finding.gain is not None and finding.gain.cap == "if enough cores are free"
 
     def test_a_thread_that_is_busy_half_of_the_time_needs_fewer_workers(self) -> None:
@@ -274,7 +273,7 @@ class TestLoopsOwnLoading:
     def test_the_function_that_makes_the_batches_is_named_and_no_loader_claimed(self) -> None:
         finding = of(findings(self.loop()), "data-starvation")
         assert finding.summary == (
-            "The GPU idles about 20 % of the time while the loop makes its own batch: get_batch at train.py:88"
+            "The GPU idles about 20% of the time while the loop makes its own batch: get_batch at train.py:88"
         )
         assert (finding.severity, finding.level) == (Severity.WARNING, Level.E1)
         assert finding.gain is not None and (finding.gain.low, finding.gain.high) == (1.0, 1.25)
@@ -283,13 +282,13 @@ class TestLoopsOwnLoading:
     def test_it_costs_no_more_than_the_gpu_idles(self) -> None:
         assert "data-starvation" not in fired(self.loop(utilization=95.0))
         assert of(findings(self.loop(utilization=88.0)), "data-starvation").summary.startswith(
-            "The GPU idles about 12 %"
+            "The GPU idles about 12%"
         )
 
     def test_on_the_cpu_it_is_all_of_the_time_as_far_as_cores_are_idle(self) -> None:
         finding = of(findings(self.loop(device="cpu")), "data-starvation")
         assert finding.summary == (
-            "Training waits about 20 % of the time while the loop makes its own batch: get_batch at train.py:88"
+            "Training waits about 20% of the time while the loop makes its own batch: get_batch at train.py:88"
         )
         assert finding.fix is not None and "GPU" not in finding.fix.text
         assert "data-starvation" not in fired(self.loop(device="cpu", cpu_percent=99.0))
@@ -305,7 +304,7 @@ class TestLoopsOwnLoading:
         moment = self.loop(device="cpu", cpu_percent=cpu_percent)
         alone = replace(moment.runs[0].critical, process=process(cores=2, tree_cores=own_cores))
         finding = of(findings(replace(moment, runs=(run(alone),), machine=machine(2))), "data-starvation")
-        assert finding.summary.startswith(f"Training waits about {lost_percent} % of the time")
+        assert finding.summary.startswith(f"Training waits about {lost_percent}% of the time")
         assert finding.gain is not None and finding.gain.high == pytest.approx(1 / (1 - lost_percent / 100), abs=0.001)
 
     def test_what_the_function_calls_counts_and_is_named(self) -> None:
@@ -314,7 +313,7 @@ class TestLoopsOwnLoading:
         entry = line("other", 120, 0.28, function="train", text="x, y = get_batch()", callee="get_batch")
         calls = [(share, {**fields, "callee_file": SCRIPT}) for share, fields in (call, entry)]
         finding = of(findings(self.loop(lines=lines, calls=calls)), "data-starvation")
-        assert finding.summary.startswith("The GPU idles about 28 % of the time while the loop makes its own batch")
+        assert finding.summary.startswith("The GPU idles about 28% of the time while the loop makes its own batch")
         assert finding.summary.endswith("get_batch, most of it in tokenize() called in train.py:88")
 
     def test_what_is_called_two_calls_down_counts_too(self) -> None:
@@ -370,7 +369,7 @@ class TestWorkersZero:
 
     def test_the_hot_line_is_in_the_evidence(self) -> None:
         draft = drafted("workers-zero", on_cpu(watched({"wait": 0.5}, lines=[BLUR]), loader=NO_WORKERS))
-        assert "64 % ± 3.4 of the waits in train.py:31" in texts(draft)
+        assert "64% ± 3.4 of the waits in train.py:31" in texts(draft)
         assert "100 ms to load a batch | 100 ms to train on it" in texts(draft)
 
     def test_without_counted_batches_it_computes_no_value(self) -> None:
@@ -388,10 +387,10 @@ class TestWorkersTooFew:
     def test_busy_workers_and_free_cores(self) -> None:
         seen = watched({"wait": 0.5}, worker_phases={"item": 0.9, "collate": 0.06}, worker_lines=[WORKER_BLUR])
         finding = of(findings(on_gpu(seen)), "workers-too-few")
-        assert finding.summary.startswith("The 4 workers are 96 % busy and cannot keep up, while 13 of 16 cores")
+        assert finding.summary.startswith("The 4 workers are 96% busy and cannot keep up, while 13 of 16 cores")
         assert finding.level is Level.E1
         assert finding.fix is not None and isinstance(finding.fix.value, int) and finding.fix.value > 4
-        assert "62 % ± 2.8 of the workers' time in train.py:31" in texts(finding)
+        assert "62% ± 2.8 of the workers' time in train.py:31" in texts(finding)
 
     def test_workers_that_idle_or_are_hardly_seen_are_not_too_few(self) -> None:
         assert "workers-too-few" not in fired(on_gpu(watched({"wait": 0.5}, worker_phases={"item": 0.8})))
@@ -420,9 +419,9 @@ class TestWorkerCpuBound:
 
     def test_the_line_its_share_the_work_and_what_it_brings(self) -> None:
         finding = of(findings(crowded(self.SEEN)), "worker-cpu-bound")
-        assert finding.summary.endswith("carry no more workers; 62 % of it goes into train.py:31")
+        assert finding.summary.endswith("carry no more workers; 62% of it goes into train.py:31")
         assert finding.fix is not None and (finding.fix.file, finding.fix.line) == (SCRIPT, 31)
-        assert "which is augmentation and takes 62 % ± 2.8 of the workers' time: do it on the GPU" in finding.fix.text
+        assert "which is augmentation and takes 62% ± 2.8 of the workers' time: do it on the GPU" in finding.fix.text
         assert finding.gain is not None and finding.hint is None
         # Removed: a batch of 768 ms becomes one of 288 ms in four workers, so computing sets the pace.
         assert 1.1 < finding.gain.low < finding.gain.high <= 1 / (1 - 0.45) * 1.01
@@ -444,7 +443,7 @@ class TestWorkerCpuBound:
         beside = line("item", 31, 0.20, function="__getitem__", text="img = img.filter(2)")
         seen = watched({"wait": 0.5}, worker_phases={"item": 0.9}, worker_lines=[beside, *inside], worker_calls=calls)
         finding = of(findings(crowded(seen)), "worker-cpu-bound")
-        assert finding.summary.endswith("47 % of it goes into elastic() called in train.py:34")
+        assert finding.summary.endswith("47% of it goes into elastic() called in train.py:34")
         assert finding.fix is not None and (finding.fix.file, finding.fix.line) == (SCRIPT, 34)
         assert "Make elastic() called in train.py:34 `image = elastic(image)` (mostly lines" in finding.fix.text
 
@@ -503,7 +502,7 @@ class TestHostCpuExhausted:
 
     def test_workers_that_stand_in_line_for_a_core_do_not_look_like_waiting_ones(self) -> None:
         finding = of(findings(self.beside_others(delay=0.3)), "host-cpu-exhausted")
-        assert finding.summary.startswith("Other processes take 80 %")
+        assert finding.summary.startswith("Other processes take 80%")
         assert "of the workers' time in train.py:31" in texts(finding)
 
     def test_items_that_wait_do_not_blame_the_cores(self) -> None:
@@ -520,7 +519,7 @@ class TestSlowCollate:
         moment = self.shipped({"item": 0.5, "collate": 0.4, "send": 0.06})
         finding = of(findings(moment), "slow-collate-ipc")
         assert finding.summary == (
-            "Workers spend 48 % of their work on building and sending batches (train.py:20), not on the items"
+            "Workers spend 48% of their work on building and sending batches (train.py:20), not on the items"
         )
         assert finding.level is Level.E1
         assert finding.fix is not None and finding.fix.line == 20 and "uint8" in finding.fix.text
@@ -540,7 +539,7 @@ class TestSlowCollate:
     def test_taking_over_batches_counts_on_the_training_thread(self) -> None:
         idle = {"item": 0.3, "collate": 0.02}
         finding = of(findings(self.shipped(idle, receiving=0.12, worker_lines=[])), "slow-collate-ipc")
-        assert finding.summary == "Receiving the batches that workers send costs the training thread 12 % of its time"
+        assert finding.summary == "Receiving the batches that workers send costs the training thread 12% of its time"
         assert finding.gain is not None and finding.gain.high < 1 / (1 - 0.12)
         assert not drafted("slow-collate-ipc", self.shipped(idle, receiving=0.09, worker_lines=[])).fires
 
@@ -569,7 +568,7 @@ class TestIoBound:
     def test_lines_that_read_while_hardly_anything_is_computed(self) -> None:
         finding = of(findings(self.reading()), "io-bound")
         assert finding.summary == (
-            "Workers spend 63 % of their time in reading files, most at train.py:20, and compute little meanwhile"
+            "Workers spend 63% of their time in reading files, most at train.py:20, and compute little meanwhile"
         )
         assert finding.level is Level.E1
         assert finding.fix is not None and "train.py:20 `data = f.read()`" in finding.fix.text
@@ -606,7 +605,7 @@ class TestIoBound:
         seen = watched({"wait": 0.4}, lines=[line("wait", 20, 0.3, text="data = f.read()")])
         moment = on_gpu(seen, 65, loader=NO_WORKERS, process=process(main_thread_cores=0.1))
         said = findings(moment)
-        assert of(said, "io-bound").summary.startswith("Loading spends 75 % of its time in reading files")
+        assert of(said, "io-bound").summary.startswith("Loading spends 75% of its time in reading files")
         assert of(said, "data-starvation").fix == of(said, "workers-zero").fix, "workers come first"
         blind = replace(seen, batches_per_second=None)
         fix = drafted("io-bound", on_gpu(blind, 65, loader=NO_WORKERS, process=process(main_thread_cores=0.1))).fix
@@ -631,14 +630,14 @@ class TestEpochStart:
     def test_starting_workers_and_waiting_for_the_first_batch(self) -> None:
         draft = self.said(self.started())
         assert draft is not None and draft.fires and draft.level is Level.E1
-        assert draft.summary == "Between two epochs lies a pause of 800 ms: 16 % of the time in all"
-        assert "pauses between epochs take 16 % ± 1.9 (1 500 samples of its stack, 30 s)" in texts(draft)
+        assert draft.summary == "Between two epochs lies a pause of 800 ms: 16% of the time in all"
+        assert "pauses between epochs take 16% ± 1.9 (1,500 samples of its stack, 30 s)" in texts(draft)
         assert "new ones from epoch to epoch" in texts(draft)
         assert draft.fix is not None and draft.fix.code == "DataLoader(..., persistent_workers=True)"
         assert "epoch-start-stall" in fired(scene(run(self.started()), gpus=[]))
 
     def test_workers_that_live_on_still_make_the_first_batch_and_the_gpu_idles_no_more_than_it_does(self) -> None:
-        """A pause of 800 ms; four workers that are busy 40 % of 168 ms a batch take 320 ms for one."""
+        """A pause of 800 ms; four workers that are busy 40% of 168 ms a batch take 320 ms for one."""
         draft = self.said(self.started())
         assert draft is not None and draft.gain is not None
         assert draft.gain.high == pytest.approx(1 / (1 - 0.18 * (1 - 0.3 / 0.8)), abs=0.01)
@@ -646,10 +645,10 @@ class TestEpochStart:
         own = self.started()
         own = replace(own, facts=replace(own.facts, device="cuda", gpu_uuids=("GPU-0",)))
         found = check("epoch-start-stall", run_case(scene(run(own), gpus=[gpu()])))
-        assert found is None, "the GPU idles 3 % of the time at most"
+        assert found is None, "the GPU idles 3% of the time at most"
 
     def test_on_full_cores_workers_that_begin_together_make_their_first_batches_more_slowly(self) -> None:
-        """Four that are busy 40 % of 168 ms a batch take 320 ms for one, and 800 ms where all of them compute."""
+        """Four that are busy 40% of 168 ms a batch take 320 ms for one, and 800 ms where all of them compute."""
         full = scene(run(self.started()), gpus=[], host=host(cpu_percent=97))
         draft = check("epoch-start-stall", run_case(full))
         assert draft is not None and draft.gain is not None and draft.gain.low == pytest.approx(1.0, abs=0.01)

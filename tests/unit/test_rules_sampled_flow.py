@@ -78,7 +78,7 @@ class TestSync:
     def test_the_line_and_what_can_be_won_back_at_most(self) -> None:
         finding = of(findings(on_gpu(self.asking(), 85)), "sync-per-step")
         assert finding.summary == (
-            "The GPU idles 15 % of the time in addition to the waits for data, and the training thread spends 30 % "
+            "The GPU idles 15% of the time in addition to the waits for data, and the training thread spends 30% "
             "asking it for numbers (train.py:70)"
         )
         assert (finding.severity, finding.level) == (Severity.WARNING, Level.E1)
@@ -104,11 +104,11 @@ class TestSync:
     def test_no_more_than_the_line_takes(self) -> None:
         finding = of(findings(on_gpu(self.asking(0.07), 40)), "sync-per-step")
         assert finding.severity is Severity.INFO
-        # 105 of 1 500 samples are between 5.8 and 8.4 %.
+        # 105 of 1,500 samples are between 5.8 and 8.4%.
         assert finding.gain is not None and finding.gain.high == pytest.approx(1 / (1 - 0.084), abs=0.001)
 
     def test_no_warning_where_the_loader_keeps_what_could_be_won(self) -> None:
-        """Workers that are busy 97 % of the time cannot deliver faster."""
+        """Workers that are busy 97% of the time cannot deliver faster."""
         seen = self.asking(worker_phases={"item": 0.97})
         draft = check("sync-per-step", run_case(on_gpu(seen, 70, loader=from_outside(num_workers=4))))
         assert draft is not None and draft.fires and draft.severity is Severity.INFO
@@ -132,7 +132,7 @@ class TestSync:
         draft = check("sync-per-step", run_case(on_gpu(seen, 60, loader=from_outside(num_workers=0))))
         assert draft is not None and draft.fires and draft.gain is not None
         assert draft.gain.high == pytest.approx(1 / 0.6, abs=0.002)
-        assert draft.summary.startswith("The GPU idles 40 % of the time while batches are made")
+        assert draft.summary.startswith("The GPU idles 40% of the time while batches are made")
         patient = check("sync-per-step", run_case(on_gpu(seen, 60, loader=from_outside(num_workers=4))))
         assert patient is None or not patient.fires
 
@@ -155,9 +155,9 @@ class TestSync:
 class TestLog:
     def test_the_line_that_logs(self) -> None:
         finding = of(findings(on_cpu(watched({"log": 0.1, "forward": 0.5}, lines=[WANDB]))), "log-stall")
-        assert finding.summary == "Logging takes 10 % of the training thread's time (train.py:71)"
+        assert finding.summary == "Logging takes 10% of the training thread's time (train.py:71)"
         assert (finding.severity, finding.level) == (Severity.WARNING, Level.E1)
-        assert "logging takes 10 % ± 1.5 (1 500 samples of its stack, 30 s)" in texts(finding)
+        assert "logging takes 10% ± 1.5 (1,500 samples of its stack, 30 s)" in texts(finding)
         assert finding.fix is not None and (finding.fix.line, finding.fix.value) == (71, 10)
         assert finding.gain is not None and finding.gain.high == pytest.approx(1 / 0.9, abs=0.002)
 
@@ -191,10 +191,10 @@ class TestPhases:
         seen = watched({"eval": 0.3, "forward": 0.4}, samples=3000, eval_wait_share=0.8)
         total = phase("eval", share=0.3, file=SCRIPT, line=93)
         finding = of(findings(on_cpu(seen, phases={"eval": total})), "eval-stall")
-        assert finding.summary == "Validation takes 30 % of the time and waits for its data in 80 % of that"
+        assert finding.summary == "Validation takes 30% of the time and waits for its data in 80% of that"
         assert (finding.severity, finding.level) == (Severity.WARNING, Level.E1)
         assert finding.fix is not None and (finding.fix.file, finding.fix.line) == (SCRIPT, 93)
-        assert "validation takes 30 % (3 000 samples of its stack, 30 s)" in texts(finding)
+        assert "validation takes 30% (3,000 samples of its stack, 30 s)" in texts(finding)
 
     def test_waits_of_few_samples_are_not_claimed(self) -> None:
         seen = watched({"eval": 0.08, "forward": 0.4}, samples=1000, eval_wait_share=0.9)
@@ -205,13 +205,13 @@ class TestPhases:
         finding = of(findings(on_cpu(seen, phases={"eval": phase("eval", share=0.4)})), "eval-stall")
         assert finding.severity is Severity.INFO
         assert finding.fix is not None and finding.fix.line == 95
-        assert "75 % ± 3.5 of validation in train.py:95 `m(x)`" in texts(finding)
+        assert "75% ± 3.5 of validation in train.py:95 `m(x)`" in texts(finding)
 
     def test_saving_names_its_line(self) -> None:
         save = line("save", 99, 0.1, text="torch.save(state, p)")
         seen = watched({"save": 0.1, "forward": 0.4}, lines=[save])
         finding = of(findings(on_cpu(seen, phases={"checkpoint": phase("checkpoint")})), "checkpoint-stall")
-        assert finding.summary.endswith("10 % of the time, up to 3 s at a time (train.py:99)")
+        assert finding.summary.endswith("10% of the time, up to 3 s at a time (train.py:99)")
         assert finding.level is Level.E1
         assert finding.fix is not None and finding.fix.line == 99
 
@@ -275,13 +275,13 @@ class TestLoopCode:
     def test_the_line_its_share_and_what_it_may_bring(self) -> None:
         finding = of(findings(on_gpu(self.metrics(), 75)), "loop-code")
         assert finding.summary == (
-            "The GPU idles 25 % of the time while the training thread runs the loop's own code (train.py:75)"
+            "The GPU idles 25% of the time while the training thread runs the loop's own code (train.py:75)"
         )
         assert (finding.severity, finding.level) == (Severity.WARNING, Level.E1)
         assert finding.gain is not None and finding.gain.high == pytest.approx(1 / 0.75, abs=0.002)
         assert finding.gain.low == pytest.approx(1 / (1 - 0.75 * 0.25), abs=0.002)
         assert finding.fix is not None and (finding.fix.file, finding.fix.line) == (SCRIPT, 75)
-        assert "the loop's own code takes 30 % ± 2.3 of training (1 500 samples of its stack, 30 s)" in texts(finding)
+        assert "the loop's own code takes 30% ± 2.3 of training (1,500 samples of its stack, 30 s)" in texts(finding)
         assert "train.py:75 `auc = roc_auc_score(y, p)`, in sklearn/x.py:auc" in texts(finding)
 
     def test_low_use_names_it_as_its_cause(self) -> None:
@@ -328,7 +328,7 @@ class TestLoopCode:
 
     def test_an_optimizer_on_the_cpu_is_a_note_where_nothing_is_sure_to_help(self) -> None:
         finding = of(findings(on_gpu(self.optimizing(batches_per_second=1.0), 50)), "loop-code")
-        assert finding.summary == "The GPU idles 40 % of the time while the optimizer computes on the CPU (train.py:66)"
+        assert finding.summary == "The GPU idles 40% of the time while the optimizer computes on the CPU (train.py:66)"
         assert finding.severity is Severity.INFO and finding.gain is not None and finding.gain.low == 1.0
         assert finding.fix is not None and "fused" not in finding.fix.text
 

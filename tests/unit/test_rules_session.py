@@ -35,7 +35,7 @@ def test_a_storm_names_reason_function_and_what_it_costs():
     model = {"recompile_reason": SIZES, "recompile_file": "/home/user/model.py", "recompile_line": 40}
     draft = judged("recompile-storm", storm(model=model))
     assert draft.fires and draft.severity is Severity.WARNING
-    assert "recompiled 6 times in 10.0 min and took 10 % of the time (model.py:40)" in draft.summary
+    assert "recompiled 6 times in 10.0 min and took 10% of the time (model.py:40)" in draft.summary
     # Of six in 10 min one more or less is chance.
     assert draft.gain.high == pytest.approx(1 / (1 - 0.1 * 7 / 6), abs=0.001)
     assert draft.gain.low == pytest.approx(1 / (1 - 0.1 * 5 / 6), abs=0.001)
@@ -79,7 +79,7 @@ def test_the_worst_rank_speaks_for_the_run():
         build.rank(gap=0.0, pid=100 + i, gpus=(i,), recompiles=Recompiles(4, seconds, seconds / 600, 600.0))
         for i, seconds in enumerate((0.4, 66.0))
     ]
-    assert "11 % of the time" in judged("recompile-storm", moment_of(members=members)).summary
+    assert "11% of the time" in judged("recompile-storm", moment_of(members=members)).summary
 
 
 def growing(
@@ -96,12 +96,12 @@ def test_a_leak_is_reported_with_the_time_until_memory_is_full():
     draft = growing((450, 450, 450, 450))
     assert draft.fires
     assert draft.fix.value == pytest.approx(68 * 1024 / 1800 * 600, rel=0.01)
-    assert "1.8 GiB more in 1 000 steps; at this pace it is full in" in draft.summary
+    assert "1.8 GiB more in 1,000 steps; at this pace it is full in" in draft.summary
     assert draft.gain is None
 
 
 def test_a_slow_leak_fires_where_memory_is_full_within_the_hour():
-    assert not growing(steps=10_000).fires, "0.12 % per 100 steps, full in 9 h"
+    assert not growing(steps=10_000).fires, "0.12% per 100 steps, full in 9 h"
     assert growing(steps=10_000, peak_gib=76.0).fires
 
 
@@ -128,7 +128,7 @@ def test_memory_that_does_not_creep(fields):
     "fields",
     [
         pytest.param({"quarters_mib": (120, 120, 120, 120), "start_gib": 1.0}, id="under 512 MiB"),
-        pytest.param({"start_gib": 40.0, "peak_gib": 41.2}, id="under 6 %"),
+        pytest.param({"start_gib": 40.0, "peak_gib": 41.2}, id="under 6%"),
     ],
 )
 def test_a_little_growth_holds_but_does_not_fire(fields):
@@ -154,7 +154,7 @@ def test_a_slower_run_names_how_much_and_the_part_that_grew():
     )
     draft = judged("step-time-regression", moment)
     assert draft.fires
-    assert "take 110 ms, 10 % longer than 110 s ago: its wait time grew" in draft.summary
+    assert "take 110 ms, 10% longer than 110 s ago: its wait time grew" in draft.summary
     assert draft.fix.value == "wait" and "storage" in draft.fix.text
     assert (draft.gain.low, draft.gain.high) == (1.0, 1.1)
 
@@ -172,7 +172,7 @@ def test_eight_percent_fires_and_four_clears(now, fires):
 @pytest.mark.parametrize(
     "moment",
     [
-        pytest.param(slowed(0.103), id="3 %"),
+        pytest.param(slowed(0.103), id="3%"),
         pytest.param(slowed(noise=None), id="too few blocks to know how they usually differ"),
         pytest.param(slowed(order=0), id="the best is the newest"),
         pytest.param(slowed(loader={"batch_shapes": 3, "batches_inspected": 9}), id="inputs of several lengths"),

@@ -21,7 +21,7 @@ def test_a_second_tenant_is_named_with_pid_and_share():
     moment = build.scene(build.run(), gpus=[gpu_with(OWN, foreign)])
     draft = build.check("shared-gpu", build.gpu_case(moment))
     assert "jupyter (99)" in draft.summary
-    assert "35 % of the time" in draft.evidence[0].text
+    assert "35% of the time" in draft.evidence[0].text
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_missing_fan_is_no_limit_for_any_rule():
     ("fields", "said"),
     [
         ({"poll_gap_p95_seconds": 2.5}, "2.5 s apart"),
-        ({"received_records": 950, "dropped_records": 50}, "5 % of the hook's records"),
+        ({"received_records": 950, "dropped_records": 50}, "5% of the hook's records"),
         ({"malformed_packets": 3}, "3 malformed packets"),
     ],
 )

@@ -30,7 +30,7 @@ def copying(
 def test_copies_that_fill_the_link_of_an_idling_gpu():
     draft, moment = copying()
     assert draft.fires and draft.level is Level.E2
-    assert "Copies fill 29 % of the PCIe link of GPU 0, which idles 30 %" in draft.summary
+    assert "Copies fill 29% of the PCIe link of GPU 0, which idles 30%" in draft.summary
     assert draft.gain.low == 1.0
     assert draft.gain.high == pytest.approx(1 / (1 - 9 * GB / PEAK), abs=0.001)
     assert draft.fix.value == 200_000_000 and "200 MB instead of 800 MB" in draft.fix.text
@@ -46,14 +46,14 @@ def test_only_as_much_can_be_won_as_the_gpu_idles():
 
 
 def test_waits_for_data_are_taken_off_the_idle_time():
-    assert copying(gap=0.025)[0] is None, "25 of 30 % are waits for data"
+    assert copying(gap=0.025)[0] is None, "25 of 30% are waits for data"
 
 
 @pytest.mark.parametrize(
     "fields",
     [
         pytest.param({"gpu": linked_gpu(utilization=97.0)}, id="hidden behind computing"),
-        pytest.param({"gpu": linked_gpu(rx=1.5 * GB), "batch_bytes": 150_000_000}, id="5 % of the link"),
+        pytest.param({"gpu": linked_gpu(rx=1.5 * GB), "batch_bytes": 150_000_000}, id="5% of the link"),
         pytest.param({"batch_bytes": 300_000_000}, id="a third of the bytes are batches: offloading or gradients"),
         pytest.param({"batch_bytes": None}, id="size of a batch not known"),
         pytest.param({"gpu": linked_gpu(rx=None)}, id="no byte counter"),
@@ -117,7 +117,7 @@ def exchanging(*, per_step=150e6, world=4, step=0.05, parameter_bytes=100_000_00
 def test_gradients_that_fill_the_link_are_a_hint_without_a_promise():
     draft = exchanging(per_step=200e6)
     assert draft.fires and draft.severity is Severity.HINT and draft.gain is None
-    assert "exchange 200 MB per step over PCIe, which takes at least 13 % of the time" in draft.summary
+    assert "exchange 200 MB per step over PCIe, which takes at least 13% of the time" in draft.summary
     assert "bf16_compress_hook" in draft.fix.code and draft.fix.value == pytest.approx(100e6, rel=0.01)
     assert "not measured" in draft.hint
 
@@ -136,7 +136,7 @@ def test_accumulated_steps_that_exchange_once_are_advised_to_compress():
     "fields",
     [
         pytest.param({"world": 1}, id="one rank"),
-        pytest.param({"per_step": 80e6}, id="5 % of the link"),
+        pytest.param({"per_step": 80e6}, id="5% of the link"),
         pytest.param({"per_step": 600e6}, id="four times the gradients: something else"),
         pytest.param({"per_step": 200e6, "parameter_bytes": 2_000_000_000}, id="a tenth of the gradients"),
         pytest.param({"per_step": 200e6, "parameter_bytes": None}, id="parameters not known"),

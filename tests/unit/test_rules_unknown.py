@@ -50,7 +50,7 @@ class TestCores:
 
     def test_pressure_that_the_kernel_does_not_tell_is_not_said(self) -> None:
         assert "pressure" not in texts(crowded(self.full))
-        assert "CPU pressure 37 %" in texts(crowded(replace(self.full, pressure_cpu_percent=37.0)))
+        assert "CPU pressure 37%" in texts(crowded(replace(self.full, pressure_cpu_percent=37.0)))
 
     def test_other_processes_are_reported_only_where_their_share_is_known(self) -> None:
         assert "other processes use" in texts(crowded(self.full))
@@ -127,15 +127,15 @@ class TestGpus:
 
     def test_heat_of_driver_and_chip_is_no_sum(self) -> None:
         draft = said("thermal-throttle", self.hot({"sw-thermal": 0.2, "hw-thermal": 0.15}))
-        assert "20 % of the time because of heat" in draft.summary
-        assert "by the driver 20 %" in texts(draft) and "by the chip 15 %" in texts(draft)
+        assert "20% of the time because of heat" in draft.summary
+        assert "by the driver 20%" in texts(draft) and "by the chip 15%" in texts(draft)
 
     def test_heat_says_only_the_reasons_that_are_read(self) -> None:
         draft = said("thermal-throttle", self.hot({"sw-thermal": 0.2}))
         assert "by the chip" not in texts(draft)
         assert ruled_out(draft) == {}
 
-    @pytest.mark.parametrize(("held", "reason"), [(0.01, "it held the clock 1 % of the time"), (0.4, None)])
+    @pytest.mark.parametrize(("held", "reason"), [(0.01, "it held the clock 1% of the time"), (0.4, None)])
     def test_the_power_limit_is_ruled_out_only_where_it_hardly_held(self, held: float, reason: str | None) -> None:
         draft = said("thermal-throttle", self.hot({"sw-thermal": 0.2, "power": held}))
         assert ruled_out(draft).get("the power limit") == reason
@@ -161,12 +161,12 @@ class TestGpus:
 class TestWaits:
     def test_dips_rule_out_waits_with_their_share_and_nothing_where_it_is_not_known(self) -> None:
         share = ruled_out(said("periodic-dips", build.gpu_case(self.dipping(gap=0.004))))["waiting for data"]
-        assert share == "waits explain 2 % of the time"
+        assert share == "waits explain 2% of the time"
         unknown = self.dipping(settled_wait_share=None, wait_share=None)
         assert "waiting for data" not in ruled_out(said("periodic-dips", build.gpu_case(unknown)))
 
     def test_headroom_rules_out_waits_only_where_they_are_measured(self) -> None:
-        assert ruled_out(self.roomy(gap=0.004)) == {"waiting for data": "that explains 2 %"}
+        assert ruled_out(self.roomy(gap=0.004)) == {"waiting for data": "that explains 2%"}
         assert ruled_out(self.roomy(wait_share=None, settled_wait_share=None)) == {}
 
     def dipping(self, **of_rank: Any) -> Scene:

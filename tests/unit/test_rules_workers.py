@@ -91,7 +91,7 @@ class TestThreadOversubscription:
         crowded = replace(self.crowd(lost=0.04, process=late), gpus=(gpu(utilization=33),))
         draft = drafted("thread-oversubscription", crowded)
         assert draft.fires and draft.severity is Severity.WARNING
-        assert "the training thread waits for a core 12 %" in texts(draft)
+        assert "the training thread waits for a core 12%" in texts(draft)
         busy = replace(self.crowd(lost=0.04, process=late), gpus=(gpu(utilization=96),))
         assert not drafted("thread-oversubscription", busy).fires  # the GPU had enough queued
 
@@ -271,7 +271,7 @@ class TestSlowWorker:
         moment = self.shards(0.1, 0.08, 1.0, 0.09)
         finding = of(findings(moment), "slow-worker")
         assert finding.summary == (
-            "One of 4 workers holds up all batches: process 9002 is busy 100 % of the time, the others at most 10 %"
+            "One of 4 workers holds up all batches: process 9002 is busy 100% of the time, the others at most 10%"
         )
         assert cause(findings(moment)) == "slow-worker"
         assert "a batch takes it 400 ms, the others 36 ms" in texts(finding)
@@ -283,7 +283,7 @@ class TestSlowWorker:
     def test_its_line_is_named_where_stacks_show_it(self) -> None:
         seen = watched({"wait": 0.6}, batches_per_second=None, by_worker=self.seen(0.1, 0.1, 1.0, 0.1))
         finding = of(findings(self.shards(0.1, 0.08, 1.0, 0.09, stacks=seen)), "slow-worker")
-        assert "busy 100 % of the time (data.py:13), the others" in finding.summary
+        assert "busy 100% of the time (data.py:13), the others" in finding.summary
 
     def seen(self, *busy: float, samples: int = 400) -> tuple[WorkerShare, ...]:
         line = LineShare("item", "/home/user/data.py", 13, "read", 390, share(0.97, 400), text="return file.read()")
@@ -299,7 +299,7 @@ class TestSlowWorker:
         )
         moment = scene(run(sampled(seen, loader=from_outside(num_workers=4))), gpus=[gpu(utilization=40)])
         finding = of(findings(moment), "slow-worker")
-        assert "process 9002 is busy 99 % of the time (data.py:13), the others at most 10 %" in finding.summary
+        assert "process 9002 is busy 99% of the time (data.py:13), the others at most 10%" in finding.summary
         assert finding.level is Level.E1
 
     def test_one_that_got_the_slow_items_of_the_window_is_not_slow_itself(self) -> None:
@@ -315,7 +315,7 @@ class TestSlowWorker:
         assert silent("slow-worker", moment)
         fix = of(findings(moment), "data-starvation").fix
         assert fix is not None
-        assert fix.text.startswith("One worker, process 9002, is busy 99 % of the time and the others at most 10 %")
+        assert fix.text.startswith("One worker, process 9002, is busy 99% of the time and the others at most 10%")
 
     def test_half_of_the_workers_may_be_slow(self) -> None:
         assert "2 of 4 workers hold up all batches" in drafted("slow-worker", self.shards(0.1, 1.0, 1.0, 0.1)).summary
@@ -362,8 +362,7 @@ class TestPinThread:
         assert cause(said) == "pin-thread-bound"
         finding = of(said, "pin-thread-bound")
         assert finding.summary == (
-            "The one thread that pins the loader's batches cannot keep up: "
-            "it is busy 97 % of the time, the workers 20 %"
+            "The one thread that pins the loader's batches cannot keep up: it is busy 97% of the time, the workers 20%"
         )
         assert finding.gain is not None and (finding.gain.low, finding.gain.high) == (1.0, 2.0)
 
@@ -415,7 +414,7 @@ class TestBurstyPrefetch:
         assert several.gain is None and several.hint is not None, "each rank waits for the others' bursts too"
 
     def test_workers_that_could_not_keep_up_if_they_never_idled_are_too_few(self) -> None:
-        """Four take 0.8 s for a batch, give or take 40 %, and a step 0.16 s: in order they idle 18 % of their time."""
+        """Four take 0.8 s for a batch, give or take 40%, and a step 0.16 s: in order they idle 18% of their time."""
         chance = random.Random(4)
         making = [chance.lognormvariate(-0.3, 0.4) for _ in range(400)]
         moment = queued(making, 0.16, busy_share=0.82)
@@ -644,7 +643,7 @@ class TestTree:
     def test_threads_cores_and_memory_are_ruled_out_where_they_are_known(self) -> None:
         found = self.ruled_out(active_threads=3)
         assert found["threads"] == "3 threads of the workers are at work on 16 cores"
-        assert found["memory"] == "80 % of the memory is free"
+        assert found["memory"] == "80% of the memory is free"
         assert "pinned workers" not in found
 
     def test_the_unknown_rules_out_nothing(self) -> None:

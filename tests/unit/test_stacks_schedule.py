@@ -71,7 +71,7 @@ def test_expensive_looks_are_taken_less_often() -> None:
 def test_one_expensive_moment_does_not_lower_the_rates() -> None:
     budget, cpu_ns = CpuBudget(0.05), 0
     for tick in range(40):
-        cpu_ns += 60_000_000 if tick == 20 else 5_000_000  # 2 %, and once 60 ms
+        cpu_ns += 60_000_000 if tick == 20 else 5_000_000  # 2%, and once 60 ms
         budget.note(tick * SECOND // 4, cpu_ns)
     assert budget.main_factor == 1.0
 
@@ -91,7 +91,7 @@ def test_workers_are_looked_at_ever_less_before_the_training_thread_is_below_hal
 def test_attaching_to_workers_does_not_lower_the_rates() -> None:
     budget, cpu_ns = CpuBudget(0.05), 0
     for tick in range(80):
-        cpu_ns += 5_000_000 + 7_000_000  # looks 2 %, attaching 2.8 %
+        cpu_ns += 5_000_000 + 7_000_000  # looks 2%, attaching 2.8%
         budget.attaching.spend(7_000_000)
         budget.note(tick * SECOND // 4, cpu_ns)
     assert budget.main_factor == 1.0

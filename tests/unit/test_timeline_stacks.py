@@ -90,7 +90,7 @@ def test_parts_of_the_wait_are_of_all_looks() -> None:
 
 @pytest.mark.parametrize(("batches", "share"), [(1000, 0.179), (130, 0.0), (75, 0.2)])
 def test_first_batches_count_as_far_as_they_wait_longer_than_others(batches: int, share: float) -> None:
-    """Ten epochs with 4 workers each: 400 samples wait for 40 first batches, 1 000 for the others."""
+    """Ten epochs with 4 workers each: 400 samples wait for 40 first batches, 1,000 for the others."""
     made = log(*tallies(20, {"wait": 70, "other": 30}, first_wait_samples=20, workers=4))
     counts = BatchCounts()
     for second in range(21):

@@ -93,7 +93,7 @@ def test_a_step_that_held_a_stop_took_no_less_than_the_parts_that_are_left_of_it
 
 
 def test_a_wait_is_no_longer_than_the_training_of_its_step() -> None:
-    """Packets and files are not ours: a share above 100 % is shown of none of them."""
+    """Packets and files are not ours: a share above 100% is shown of none of them."""
     history = timeline(run_facts(), steps(10, period=1.0, wait=1.6))
     assert rank_at(history, 10).wait_share == 1.0
     shares = history.chart(Series("run.wait_share", TRAINER), at(0), at(10), 5)

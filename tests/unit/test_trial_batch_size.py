@@ -72,8 +72,8 @@ def test_the_programs_own_size_comes_first_and_the_loader_of_its_line_is_set() -
     assert [each.outcome for each in search.runs][3:5] == ["out of memory", "too much memory"]
     assert search.recommended is not None and search.recommended.size == 88
     text = render_text(search)
-    assert "batch size 88: 579 samples/s, 88 % of the GPU's memory, 2.89x of the 200 samples/s" in text
-    assert "8.8 GiB (88 %)" in text and "3.0 GiB" not in text, (
+    assert "batch size 88: 579 samples/s, 88% of the GPU's memory, 2.89x of the 200 samples/s" in text
+    assert "8.8 GiB (88%)" in text and "3.0 GiB" not in text, (
         "the host's memory, which is read as well, is not the limit"
     )
     assert "Memory stops it: 96 needs too much" in text and "5.5x the samples per step" in text
@@ -95,7 +95,7 @@ def test_the_arm_of_a_size_sets_it_where_it_is_taken() -> None:
 
 def test_where_no_size_is_faster_the_own_one_is_kept() -> None:
     search = searched(FakeProgram(speed=lambda size: 500.0, share=lambda size: 0.1))
-    assert headline(search).startswith("keep batch size 16, 500 samples/s, 10 % of the GPU's memory: no size")
+    assert headline(search).startswith("keep batch size 16, 500 samples/s, 10% of the GPU's memory: no size")
     assert len(search.runs) == 3
 
 
@@ -103,7 +103,7 @@ def test_a_utilization_that_is_asked_for_is_reached_by_the_smallest_size() -> No
     search = searched(FakeProgram(), target_percent=60.0)
     assert search.recommended is not None and search.recommended.size == 64
     never = searched(FakeProgram(utilization=lambda size: 20.0), target_percent=85.0)
-    assert "No size reaches a utilization of 85 %: the highest is 20 %" in render_text(never)
+    assert "No size reaches a utilization of 85%: the highest is 20%" in render_text(never)
 
 
 def test_sizes_end_with_what_an_epoch_holds() -> None:

@@ -52,7 +52,7 @@ def test_a_program_against_itself_is_rarely_called_different() -> None:
 
 
 def test_without_a_least_effect_the_error_is_what_the_interval_promises() -> None:
-    # 5 % of 400 is 20; a binomial of that mean is within 8 and 33 in 99.6 % of all seeds.
+    # 5% of 400 is 20; a binomial of that mean is within 8 and 33 in 99.6% of all seeds.
     assert 8 <= called(400, seed=2, min_effect=0.0) <= 33
 
 
@@ -146,7 +146,7 @@ def test_the_text_says_which_is_faster_by_how_much_and_how_sure() -> None:
     assert "290" in row and "2.90x [2." in row and row.endswith("faster")
     assert "predicted 2.4-3.3x (workers-zero), measured 2.90x [2." in text
     assert "no detectable change (detectable: >= " in text
-    assert "Best: num_workers=2" in text and "(95 % interval of 3+3 runs)" in text
+    assert "Best: num_workers=2" in text and "(95% interval of 3+3 runs)" in text
     assert "compile=true did not take effect: no" in text
     assert "exit code 1" in text and "ValueError" in text
     assert "4 arms were compared with the first" in text
@@ -160,7 +160,7 @@ def test_the_table_fits_into_a_terminal_of_80_columns() -> None:
     runs = [tuple(run(place, speed) for place, speed in enumerate(SPEEDS[each])) for each in range(3)]
     table = render_text(result(arms=tuple(map(ArmResult, arms, runs, judged)))).split("\n\n")[1].splitlines()
     assert max(map(len, table)) <= 80
-    assert table[1].split() == ["unchanged", "100", "1.0", "%"]
+    assert table[1].split() == ["unchanged", "100", "1.0%"]
     assert table[2].strip() == arms[1].label and table[3].endswith("faster")
     assert table[4].strip() == arms[2].label and table[6].strip().startswith("no detectable change (detectable")
 
@@ -178,7 +178,7 @@ def test_a_second_arm_that_may_be_as_quick_as_the_best_is_named() -> None:
     runs = [tuple(run(place, speed) for place, speed in enumerate(each)) for each in speeds]
     found = result(arms=tuple(map(ArmResult, arms, runs, judged)), patch=b"")
     assert found.best is not None and found.best.arm.label == "num_workers=4"
-    assert "(95 % interval of 3+3 runs); not distinguishable from num_workers=2" in render_text(found)
+    assert "(95% interval of 3+3 runs); not distinguishable from num_workers=2" in render_text(found)
     assert result().like_best == ()
 
 

@@ -62,7 +62,7 @@ class TestSearch:
         assert found is not None and found.size == 8
 
     def test_one_that_takes_too_much_memory_is_not_recommended_though_it_ran(self) -> None:
-        tried = [Tried(8, True, 100.0), Tried(16, False, 200.0, reason="above 90 % of the memory")]
+        tried = [Tried(8, True, 100.0), Tried(16, False, 200.0, reason="above 90% of the memory")]
         found = best(tried)
         assert found is not None and found.size == 8
 
@@ -124,7 +124,7 @@ class TestInAScript:
 
         found = find_batch_size(step, make_batch, steps=1, memory_budget_bytes=budget, most=1024)
         too_large = [each for each in found.tried if not each.fits]
-        assert too_large and all(each.reason == "above 90 % of the memory" for each in too_large)
+        assert too_large and all(each.reason == "above 90% of the memory" for each in too_large)
         assert found.recommended is not None and found.recommended < min(each.size for each in too_large)
 
     def test_a_size_for_which_memory_runs_out_is_not_recommended(self) -> None:

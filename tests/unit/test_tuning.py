@@ -155,7 +155,7 @@ class TestWhatIsKept:
             runs = FakeRuns(lambda arm: 100.0, (finding("workers-zero", WORKERS),), scatter=scatter)
             runs._random = random.Random(seed)
             wins += tuned(runs).is_proved
-        assert wins <= 10  # 5 % of 200
+        assert wins <= 10  # 5% of 200
 
     def test_where_runs_scatter_too_much_to_show_a_little_it_ends_after_five(self) -> None:
         ended = []
@@ -177,7 +177,7 @@ def test_a_speed_that_scatters_says_how_many_runs_would_show_what_these_hint_at(
     attempt = Attempt(Candidate((Change("num_workers", 4),), "workers-zero"), "dropped", hint, runs=3)
     assert attempt.runs_needed == math.ceil(3 * (math.log(1.15) / math.log(1.1)) ** 2) == 7
     tuning = Tuning(["python", "train.py"], {}, attempts=[attempt])
-    assert "; --runs 7 would show 10 %" in render_text(TuneResult(tuning, 20.0, None))
+    assert "; --runs 7 would show 10%" in render_text(TuneResult(tuning, 20.0, None))
     slower = replace(attempt, judgement=replace(hint, ratio=0.97))
     assert slower.runs_needed is None
 

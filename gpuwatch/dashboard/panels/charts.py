@@ -2,7 +2,7 @@
 
 Finished buckets are kept and only the newest are read again: at 8 GPUs a frame shows 18 charts, and asking the timeline
 for all their buckets every second costs more than painting them. The range is always given: a chart that scales itself
-shows a steady 94 % like a starved GPU.
+shows a steady 94% like a starved GPU.
 """
 
 from __future__ import annotations
@@ -447,7 +447,7 @@ def figures_of(trace: Trace, unit: str) -> str:
     high = trace.largest if trace.largest is not None else max(means)
     mean = min(max(sum(means) / len(means), low), high)
     least, most = amount(low, unit), amount(high, unit)
-    suffix = most[most.rfind(" ") :] if " " in most else ""
+    suffix = "%" if most.endswith("%") else most[most.rfind(" ") :] if " " in most else ""
     least = least.removesuffix(suffix) if suffix else least
     return f"mean {amount(mean, unit)}, {least} to {most}"
 

@@ -69,7 +69,7 @@ def gpu_header(view: View, columns: Columns, look: Look, *, focused: bool = Fals
         writer.to(columns.chart_1, look.heading).put(f"util,power {window}", look.heading, columns.chart_width)
     else:
         writer.to(columns.chart_1, look.heading)
-        full = f"util 0-100 %, {window}"
+        full = f"util 0-100%, {window}"
         fitting = full if len(full) <= columns.chart_width else f"util, {window}"
         writer.put(fitting, look.heading, columns.chart_width)
         writer.to(columns.chart_2, look.heading).put(_power_range(view), look.heading, columns.chart_width)
@@ -200,7 +200,7 @@ def slowed_by(gpu: GpuNow, latest: GpuSample) -> tuple[str, bool]:
 
 
 def _meter(writer: LineWriter, value: float | None, width: int, look: Look) -> None:
-    """A horizontal bar of 0-100 %."""
+    """A horizontal bar of 0-100%."""
     filled = 0.0 if value is None else max(0.0, min(100.0, value)) / 100 * width
     whole = int(filled)
     parts = look.glyphs.bar_parts
@@ -365,7 +365,7 @@ HOST_OLD_NS = 5_000_000_000
 def host_row(
     snapshot: Snapshot, height: int, columns: Columns, look: Look, cpu: Trace, io_pressure: Trace
 ) -> list[Line]:
-    """CPU, memory and disk in words; with a second line also the history of CPU and I/O pressure, 0-100 %."""
+    """CPU, memory and disk in words; with a second line also the history of CPU and I/O pressure, 0-100%."""
     words = _words(snapshot)
     old_ns = 0 if snapshot.host is None else snapshot.time_ns - snapshot.host.time_ns
     lines = []
@@ -381,7 +381,7 @@ def host_row(
                 break
             writer.put(f"{name} ", look.dim).put(f"{value}   ", look.text)
         if height > 1:
-            _chart(writer, y, columns.chart_1, "CPU 0-100 %", cpu, columns.chart_width, look)
+            _chart(writer, y, columns.chart_1, "CPU 0-100%", cpu, columns.chart_width, look)
             if columns.chart_2 is not None:
                 _chart(writer, y, columns.chart_2, "I/O pressure", io_pressure, columns.chart_width, look)
         lines.append(writer.line())

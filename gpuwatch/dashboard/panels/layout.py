@@ -67,7 +67,7 @@ def columns(width: int) -> Columns:
 
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 RANK_FIELD = 26
-"""Cells of one rank: "rank 12 1.04 s wait 100 %"."""
+"""Cells of one rank: "rank 12 1.04 s wait 100%"."""
 FRAMED_FROM = 30
 """From this height on the verdict has a frame: two lines less do no harm there."""
 

@@ -28,7 +28,7 @@ from gpuwatch.monitor.verdict import STEPS_COUNTED, window_of
 from gpuwatch.numbers import rate as rate_words
 
 LEAST = 0.0005
-"""A smaller share reads as 0.0 %."""
+"""A smaller share reads as 0.0%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def how_to_see_more_lines(run: RunNow, width: int, most: int, style: Style, look
 
 
 def wait_error(run: RunNow, snapshot: Snapshot) -> str:
-    """Half the 95 % interval of a sampled wait, in points: " ±2.4"."""
+    """Half the 95% interval of a sampled wait, in points: " ±2.4"."""
     window = window_of(run.id, snapshot)
     stacks = window.critical.stacks if window is not None and run.visibility == "sampled" else None
     wait = stacks.train_phases.get("wait") if stacks is not None else None
@@ -264,7 +264,7 @@ def _title(run: RunNow, scale: float, columns: Columns, look: Look) -> Line:
     if columns.chart_2 is None:
         _label(writer, f"wait, {step} {say.seconds(scale)}", end, look)
     else:
-        _label(writer, "wait 0-100 %", end, look)
+        _label(writer, "wait 0-100%", end, look)
         writer.to(columns.chart_2)
         _label(writer, f"{step} 0-{say.seconds(scale)}", columns.chart_2 + columns.chart_width, look)
     return writer.line()

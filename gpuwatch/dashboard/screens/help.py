@@ -41,7 +41,7 @@ def help_page(view: View, width: int, look: Look) -> list[Line]:
         page.pair(word, meaning, name_width=22)
     page.heading("Severity and evidence")
     page.prose(
-        "CRITICAL: broken, or at least 20 % of the time lost. WARNING: at least 10 %, measured. INFO: worth knowing. "
+        "CRITICAL: broken, or at least 20% of the time lost. WARNING: at least 10%, measured. INFO: worth knowing. "
         "HINT: often helps, but was not measured here."
     )
     signs = "  ".join(f"{look.glyphs.severity(severity)} {severity.value.upper()}" for severity in Severity)

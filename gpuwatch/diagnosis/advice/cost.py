@@ -66,7 +66,7 @@ ONE_THREAD = 0.2
 BLOCKS = 12
 """The window in as many stretches, each of which predicts its own gain: their spread is the range given."""
 MINUTE_ERROR = 0.05
-"""Of what the GPU is busy, a minute's figure against that of four: within 5 % in 12 of 13 simulated crowds."""
+"""Of what the GPU is busy, a minute's figure against that of four: within 5% in 12 of 13 simulated crowds."""
 ERRORS = (1.0, 1.0 + MINUTE_ERROR)
 AWAKE = 0.45
 """Threads that sleep through every wait get their cores back slowly on a busy machine. Kept busy by workers, the mean
@@ -90,7 +90,7 @@ class StepCost:
     `allowed_cores` is this rank's share of what the process may use, `cores` what other processes leave of it: at
     worst and at best, which differ where the machine is full and the scheduler divides. `batch_cpu_share` is CPU
     seconds per second of making a batch: 1 computes, 0 waits for storage; `batch_demand_share` adds the seconds
-    that it waited for a core. `shared`: other work keeps 30 % of the cores busy. `training_cores_busy` is
+    that it waited for a core. `shared`: other work keeps 30% of the cores busy. `training_cores_busy` is
     what the training keeps busy while it computes. All seconds are per step, which takes several batches where
     gradients are accumulated; `sampled` ones are per batch, for batches are what is counted from outside.
     """
@@ -371,7 +371,7 @@ def blocks_of(run: RunWindow, starvation: Starvation, workers: int) -> tuple[tup
 def spun_share(run: RunWindow, starvation: Starvation) -> float:
     """The share of the time in which the critical rank's GPU spins because another rank waits for its batch."""
     if starvation.wait is not None:
-        # A wait behind queued GPU work delays no rank: 2 ranks waited 86 %, idled 7 %, and 1.08x came.
+        # A wait behind queued GPU work delays no rank: 2 ranks waited 86%, idled 7%, and 1.08x came.
         is_felt = not starvation.on_gpu or starvation.wait.value <= starvation.idle_share + UNFELT_WAIT
         return _waited_for_others(run) if is_felt else 0.0
     columns, exact_gpu = run.critical.columns, starvation.on_gpu and starvation.level is Level.E3
@@ -488,7 +488,7 @@ def _waited_for_others(run: RunWindow) -> float:
     """The same from outside, in which the thread may stand as well.
 
     By the seconds that each of them waits in the same second: more than that where steps are shorter. In simulation 2
-    ranks waited 62 % of their time each, 78 % together: workers brought 4.5x, and 2.6x by the waits of one rank.
+    ranks waited 62% of their time each, 78% together: workers brought 4.5x, and 2.6x by the waits of one rank.
     """
     rows = [rank.stacks.waits for rank in run.ranks if rank.stacks is not None]
     count = min(map(len, rows), default=0)
@@ -519,8 +519,8 @@ def _computing_share(
 ) -> float:
     """What is left of the time without the waits: the thread's own part, or the GPU's where that is more.
 
-    The thread launches ahead of the GPU, so whichever has more to do sets the pace: 1 - min(wait, idle), within 2 % in
-    31 of 36 simulated jobs, within 9 % in four that pause.
+    The thread launches ahead of the GPU, so whichever has more to do sets the pace: 1 - min(wait, idle), within 2% in
+    31 of 36 simulated jobs, within 9% in four that pause.
 
     Args:
         starvation: with the utilization, where a GPU computes.

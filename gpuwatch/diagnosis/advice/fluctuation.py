@@ -150,7 +150,7 @@ def beat_of(
 
 
 def owner_of(dips: Sequence[Span], causes: Mapping[str, Sequence[Span]]) -> tuple[str, float] | None:
-    """The cause that covers 70 % of the dips' time and dips in 70 % of its occurrences, with the share it covers."""
+    """The cause that covers 70% of the dips' time and dips in 70% of its occurrences, with the share it covers."""
     total = sum(end - start for start, end in dips)
     found: list[tuple[float, str]] = []
     for name, spans in causes.items():

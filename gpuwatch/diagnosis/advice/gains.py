@@ -2,8 +2,8 @@
 
 Factors multiply; percentages are never added. Where the workers are busy all the time, a second saved elsewhere
 becomes a second of waiting for the next batch. In a simulated job with busy workers, removing `.item()` brought 1.00x
-although the training thread spent 27 % of its time in it, and so did a core of its own for that thread, which stood in
-line for one 12 % of the time.
+although the training thread spent 27% of its time in it, and so did a core of its own for that thread, which stood in
+line for one 12% of the time.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _more_batches_by_cpu(case: RunCase) -> float:
     """How many times as many batches the cores of the rank permit, if its workers had all of them.
 
     A batch costs what it costs, however long its worker stands in line: in a simulated job whose workers kept 15.2 of
-    16 cores busy, copies that wait for nothing brought 0.91x, not the 1.6x of workers that were busy 61 % of the time.
+    16 cores busy, copies that wait for nothing brought 0.91x, not the 1.6x of workers that were busy 61% of the time.
     """
     rank = case.run.critical
     each, count = worker_cores(rank), rank.train_loader.num_workers if rank.train_loader else None
@@ -144,7 +144,7 @@ def _waits(rank: RankWindow) -> bool:
     """Whether the run waits for workers, so that what they idle is no room where they, or the cores, are saturated.
 
     Each waits for its turn in the queue now and then, and others use the cores meanwhile. In a simulated job on full
-    cores that waited 41 % of its time for workers that were 81 % busy, logging ten times as rarely brought 1.00x.
+    cores that waited 41% of its time for workers that were 81% busy, logging ten times as rarely brought 1.00x.
     """
     waited = rank.gap_share if rank.gap_share is not None else rank.settled_wait_share
     if is_sampled(rank) and rank.stacks is not None:

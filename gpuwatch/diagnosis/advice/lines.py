@@ -104,7 +104,7 @@ class HotLine:
         return f"{self.callee}() called in " if self.callee is not None else ""
 
     def measure(self, name: str, what: str) -> Measure:
-        """The line as evidence: "63 % ± 3.1 of the waits in train.py:31 `...` (900 samples)"."""
+        """The line as evidence: "63% ± 3.1 of the waits in train.py:31 `...` (900 samples)"."""
         below = f", in {self.leaf}" if self.leaf else ""
         text = f"{with_interval(self.share)} of {what} in {self.words}{below} ({grouped(self.of)} samples)"
         return Measure(name, f"{self.file}:{self.line}", text)
@@ -135,12 +135,12 @@ def quoted(file: str, line: int, text: str | None) -> str:
 
 
 def with_interval(share: Share) -> str:
-    """A share with half of its 95 % interval in points: "41 % ± 2.4"."""
-    return f"{share.value * 100:.0f} % ± {(share.high - share.low) * 50:.1f}"
+    """A share with half of its 95% interval in points: "41% ± 2.4"."""
+    return f"{share.value * 100:.0f}% ± {(share.high - share.low) * 50:.1f}"
 
 
 def watched(stacks: StackWindow) -> str:
-    """How much a share of the training thread rests on: "(1 640 samples of its stack, 20 s)"."""
+    """How much a share of the training thread rests on: "(1,640 samples of its stack, 20 s)"."""
     return f"({grouped(stacks.samples)} samples of its stack, {stacks.seconds:.0f} s)"
 
 

@@ -214,7 +214,7 @@ def first_batches_part(case: RunCase, edges: EpochEdges) -> tuple[float, float] 
     """What part of a pause is the making of an epoch's first batches, however long workers live: at least, at most.
 
     Workers begin an epoch together. Where the cores are full each then gets less of them than while some are idle: in
-    simulation eight workers, busy 54 % of the time, made a batch in 0.9 s and their first ones in 1.5 s.
+    simulation eight workers, busy 54% of the time, made a batch in 0.9 s and their first ones in 1.5 s.
     """
     rank, pause = case.run.critical, _pause_seconds(edges)
     made = _first_round_seconds(rank, edges) or _batch_seconds(rank, edges)
@@ -229,7 +229,7 @@ def _first_round_seconds(rank: RankWindow, edges: EpochEdges) -> tuple[float, fl
     """What an epoch waits for the first batch of each worker, where all begin together, by batches that they made.
 
     In order, the training waits until the i-th one is made, less what it trained on those before. Of workers that
-    persist this explains the pauses within 15 % (12 simulated jobs). Few pauses may have been longer or shorter by
+    persist this explains the pauses within 15% (12 simulated jobs). Few pauses may have been longer or shorter by
     chance.
     """
     loader, known = rank.train_loader, rank.workers.newest_batch_seconds if rank.workers is not None else ()

@@ -100,10 +100,10 @@ def crowd_measures(host: HostWindow) -> tuple[Measure, ...]:
     measures = []
     if host.pressure_cpu_percent is not None:
         pressure = host.pressure_cpu_percent
-        measures.append(Measure("pressure_cpu_percent", round(pressure, 1), f"CPU pressure {pressure:.0f} %"))
+        measures.append(Measure("pressure_cpu_percent", round(pressure, 1), f"CPU pressure {pressure:.0f}%"))
     if host.cpu_percent is not None:
         cpu = host.cpu_percent
-        measures.append(Measure("cpu_percent", round(cpu, 1), f"the machine's CPU is {cpu:.0f} % busy"))
+        measures.append(Measure("cpu_percent", round(cpu, 1), f"the machine's CPU is {cpu:.0f}% busy"))
     return tuple(measures)
 
 

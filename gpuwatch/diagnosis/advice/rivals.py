@@ -56,9 +56,9 @@ def _of_waits(case: RunCase) -> Iterator[RuledOut]:
     if workers is not None and workers.blocked_share is not None and workers.blocked_share < BLOCKED_SHARE:
         yield RuledOut("storage", f"workers are blocked on storage {percent(workers.blocked_share)} of the time")
     elif host is not None and host.pressure_io_percent is not None and host.pressure_io_percent < PRESSURE_IO_PERCENT:
-        yield RuledOut("storage", f"I/O pressure is {host.pressure_io_percent:.0f} %")
+        yield RuledOut("storage", f"I/O pressure is {host.pressure_io_percent:.0f}%")
     if host is not None and host.cpu_percent is not None and host.cpu_percent < CPU_PERCENT:
-        yield RuledOut("cpu", f"the machine's cores are {host.cpu_percent:.0f} % busy")
+        yield RuledOut("cpu", f"the machine's cores are {host.cpu_percent:.0f}% busy")
     throttled = process.throttled_period_share if process is not None else None
     if throttled is not None and throttled <= THROTTLED_SHARE:
         yield RuledOut("quota", f"the CPU quota held it back in {percent(throttled)} of its periods")

@@ -1,7 +1,7 @@
 """What samples of a stack tell of a run, and how sure they are of it.
 
-A share of n samples has a 95 % interval of about +-2 sqrt(p (1 - p) / n): with 600 of them 10 % means 7.8 to 12.7 %.
-So no 10 % threshold is decided on fewer.
+A share of n samples has a 95% interval of about +-2 sqrt(p (1 - p) / n): with 600 of them 10% means 7.8 to 12.7%.
+So no 10% threshold is decided on fewer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpuwatch.timeline.windows import RankWindow, Share, StackWindow, wilson
 
 SAMPLES = 600
 WORKER_SAMPLES = 200
-"""For thresholds of 30 % and more: 30 % is then 24 to 37 %."""
+"""For thresholds of 30% and more: 30% is then 24 to 37%."""
 WATCHED_SECONDS = 55.0
 """Steps so slow that a minute holds few of them are judged by time: a window of 60 s is rarely covered to its edges."""
 NOT_TRAINING = ("eval", "save", "compile")

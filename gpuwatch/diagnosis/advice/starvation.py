@@ -1,7 +1,7 @@
 """S, the share of training time in which the GPU idles because the next batch is not ready: its size and interval.
 
 Never the time the CPU spends in `next()`: GPU work is queued, so that wait can be free. In simulation a job that
-waited 59 % of its time had a GPU idle of 0 %. Where training computes on the CPU nothing is queued and the wait
+waited 59% of its time had a GPU idle of 0%. Where training computes on the CPU nothing is queued and the wait
 is the figure, exactly. Seen from outside the wait is a share of samples of the training thread's stack.
 """
 
@@ -71,7 +71,7 @@ OVER_SECONDS, CHANGED_SECONDS = 20.0, 10.0
 """Without a loss: the end of one, or soon the end, where the window mixes two times that are alike in no shape."""
 TIMES_PAUSED = 3.0
 CALM_SHARE = 5.0 / 6.0
-"""Of the clearing threshold, over five minutes: a run that loses 8 % there, 10 % in its worst minutes and 6 % in its
+"""Of the clearing threshold, over five minutes: a run that loses 8% there, 10% in its worst minutes and 6% in its
 best, was reported and cleared 3.8 times an hour by its minutes alone, once by this (20 simulated hours)."""
 FALLEN_SHARE = 0.5
 UNLIKELY = 0.05
@@ -168,8 +168,8 @@ def _sampled(case: RunCase) -> Starvation | None:
 def _idle_in_waits(case: RunCase, wait: float, idle: float) -> float:
     """What a GPU without event pairs idles for waits at most: where it idles longer than is waited, that is not theirs.
 
-    In simulation collections of 23 s, which nothing shows from outside, left a GPU idle for 24 % of a minute; the rest
-    of it the thread waited for what was queued, 36 % of the time, and an ideal loader brought 1.03x.
+    In simulation collections of 23 s, which nothing shows from outside, left a GPU idle for 24% of a minute; the rest
+    of it the thread waited for what was queued, 36% of the time, and an ideal loader brought 1.03x.
     """
     rank, gpu = case.run.critical, _busiest(case)
     blocks = _busy_and_waiting(rank, gpu, exact=False) if gpu is not None else []
@@ -185,7 +185,7 @@ def train_busy_percent(case: RunCase) -> float | None:
 
     The busiest one sets the pace of a process with several: while it computes, neither loading nor launching holds
     the process up, however idle the others are. It is over the steps that the waits are of: a job of 7 s steps waited
-    73 % of four minutes and was busy 10 % of the last one, which left 17 % that no wait explained, and had none.
+    73% of four minutes and was busy 10% of the last one, which left 17% that no wait explained, and had none.
     """
     idle = idle_share(case)
     return None if idle is None else 100.0 * (1.0 - idle.value)
@@ -252,7 +252,7 @@ def _unseen_pauses(rank: RankWindow) -> float:
 def idle_outside_waits(rank: RankWindow, starvation: Starvation | None, busy_percent: float) -> float:
     """Share of the training time in which the GPU idles neither for data, be it at an epoch's start, nor for logging.
 
-    Each idle second has one cause: in a job that paused 0.95 s between epochs of 1.4 s the GPU idled 64 % of the time
+    Each idle second has one cause: in a job that paused 0.95 s between epochs of 1.4 s the GPU idled 64% of the time
     in those pauses, and calling `.item()` less often was worth nothing.
     """
     logging = share_in(rank.stacks.train_phases, "log") if rank.stacks is not None else 0.0
@@ -264,7 +264,7 @@ def idle_range(case: RunCase, starvation: Starvation) -> tuple[float, float] | N
     """The same at least and at most, by the swings within the window; None where the GPU's use is not known.
 
     Without event pairs it is not known which waits the GPU spent at work that was queued: all of them, but for what is
-    longer than it worked meanwhile. In simulation a thread waited 5 % of its time, the GPU idled 5 %, and copies that
+    longer than it worked meanwhile. In simulation a thread waited 5% of its time, the GPU idled 5%, and copies that
     do not block won all of that.
     """
     rank, gpu, busy_percent = case.run.critical, _busiest(case), train_busy_percent(case)
@@ -336,7 +336,7 @@ def _idle_in_all_waits(rank: RankWindow) -> float:
 def avoidable_share(rank: RankWindow, starvation: Starvation) -> float:
     """The figure less what handing a batch over costs in any case, so that no setting of a loader could win it.
 
-    A step of 1 ms that takes its batch from memory in 0.3 ms waits 23 % of its time, and workers would make it
+    A step of 1 ms that takes its batch from memory in 0.3 ms waits 23% of its time, and workers would make it
     slower.
     """
     if starvation.wait is not None:
@@ -424,7 +424,7 @@ def known_losses(rank: RankWindow) -> list[tuple[float, float]]:
 
 
 def lost_interval(rank: RankWindow, starvation: Starvation) -> Share | None:
-    """The share of time that the settled steps lose, with its 95 % interval; None of fewer than eight of them.
+    """The share of time that the settled steps lose, with its 95% interval; None of fewer than eight of them.
 
     Workers that are too slow make waits repeat in their number: there a stretch
     of as many steps is left out at a time, where that leaves eight of them. Of samples it is the time of a batch, for
@@ -456,7 +456,7 @@ def _by_seconds(rank: RankWindow) -> tuple[Sequence[tuple[float, ...]], int]:
 def is_over(case: RunCase, starvation: Starvation, avoidable: float, over_seconds: float = OVER_SECONDS) -> bool:
     """Whether nothing is lost any more: for 20 s of training, and three times as long as it ever paused before.
 
-    After a cause has gone a minute's mean still holds it: a run that lost half of its time falls below 6 % after 53 s.
+    After a cause has gone a minute's mean still holds it: a run that lost half of its time falls below 6% after 53 s.
     Where single items take long, the time without a loss is no end but the usual pause.
     """
     rank, most = case.run.critical, CLEAN_SHARE + starvation.share - avoidable
@@ -488,7 +488,7 @@ def _is_over_outside(case: RunCase, starvation: Starvation, most: float, over_se
 def _lost_outside(case: RunCase, starvation: Starvation) -> tuple[list[float], float]:
     """What was lost of each stretch of training, and its seconds: what a GPU had queued meanwhile is not lost.
 
-    A job that waited 17 % of its time for what its GPU's queue hid lost nothing any more.
+    A job that waited 17% of its time for what its GPU's queue hid lost nothing any more.
     """
     rank, gpu = case.run.critical, _busiest(case)
     rows = rank.stacks.waits if rank.stacks is not None else ()

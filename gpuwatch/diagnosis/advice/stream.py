@@ -49,7 +49,7 @@ def begun(rank: RankWindow, lost: Sequence[float]) -> list[tuple[float, float]]:
     """(time, lost) of the newest steps behind the first batch of each worker, settled or not.
 
     All workers begin that one at once, when the epoch begins: a job that waited 5 s for them was called starved
-    18 s after its start (GPU idle 29 % of the time) and never waited again. Steps of the warm-up compute longer than
+    18 s after its start (GPU idle 29% of the time) and never waited again. Steps of the warm-up compute longer than
     others, so the share that they lose is never too high.
 
     Args:
@@ -73,7 +73,7 @@ def stretches(rows: Sequence[_T], count: int, rhythm: int = 1) -> list[Sequence[
 
 
 def ratio_interval(parts: Sequence[tuple[float, float]]) -> Share | None:
-    """What all stretches together hold of something, 0..1, with its 95 % interval; None of fewer than two.
+    """What all stretches together hold of something, 0..1, with its 95% interval; None of fewer than two.
 
     Args:
         parts: of each stretch its length, and how much of it counts.
@@ -137,7 +137,7 @@ def batch_deviation(rank: RankWindow) -> float | None:
 def are_too_slow(rank: RankWindow, round_seconds: float, late_share: float = LATE_SHARE) -> bool:
     """Whether the workers could not keep up if they never idled, without their longest batches either.
 
-    In order they idle while one batch takes long: four that took 0.8 s for one, give or take 40 %, were busy 82 % of
+    In order they idle while one batch takes long: four that took 0.8 s for one, give or take 40%, were busy 82% of
     the time where a step took 0.16 s. And single slow items are not what holds up workers whose usual batches take too
     long: of 32 that needed 1.8 s and had 1.1 s some took 15 s, and it waited for all of them alike.
 

@@ -35,15 +35,15 @@ LEAST_PROMISE = 1.05
 MOST_OPEN = 2.0
 """A range whose ends lie further apart promises nothing: 30 steps of 0.2 to 300 s left open 0.5 to 7.8x."""
 LEAST_ERROR = 0.05
-"""Of the number before it is rounded: in simulated runs that stayed what they are it wandered by 2 to 4 % while the
-window filled, and by up to 2 % after that."""
+"""Of the number before it is rounded: in simulated runs that stayed what they are it wandered by 2 to 4% while the
+window filled, and by up to 2% after that."""
 COMPUTING_SHARE = 0.3
 """Items that want a core for so much of their time compute: more of them than cores only wait for one."""
 ALL_COMPUTING_SHARE = 0.85
 """Items that do nothing else. Those that wait for a third of their time or more got what was predicted on 2 cores."""
 
 LEAST_WORKER_SAMPLES = 60
-"""Of each worker's stack: a busy share of 73 % and of 97 % have intervals that do not meet."""
+"""Of each worker's stack: a busy share of 73% and of 97% have intervals that do not meet."""
 LEAST_BATCHES = 5
 
 
@@ -72,7 +72,7 @@ class WorkerAdvice:
     def promise(self) -> Gain | None:
         """The gain; none where other work decides whether there is any, or the training itself, or chance.
 
-        On 2 cores a training that waited 72 % of its time for an FFT was promised 1.3 to 1.7x and got 0.85 to 1.16x.
+        On 2 cores a training that waited 72% of its time for an FFT was promised 1.3 to 1.7x and got 0.85 to 1.16x.
         """
         unknown = self.crowded or self.is_open or (self.shared and self.gain.low < LEAST_PROMISE)
         return None if unknown else self.gain

@@ -4,7 +4,7 @@ Means:
     From compute capability 7.0 (8.0 for bfloat16) matrix multiplications and convolutions in 16 bits run on tensor
     cores, several times as fast, and activations take half the memory.
 Evidence:
-    Hook: no autocast region in the last 50 steps, at least 90 % of the floating-point parameters in float32, and
+    Hook: no autocast region in the last 50 steps, at least 90% of the floating-point parameters in float32, and
     layers that tensor cores can speed up.
 Fires:
     After 50 steps.

@@ -4,22 +4,22 @@ Means:
     Each step costs the same launches and the same Python whatever its batch; a larger batch spreads them.
 Evidence:
     Hook: peak allocated memory at most half of the GPU's over 200 steps, and one of: the GPU idles between kernels,
-    is busy at low power, or is below 85 % without waiting for data.
+    is busy at low power, or is below 85% without waiting for data.
 Fires:
-    Peak at most 50 % of the memory.
+    Peak at most 50% of the memory.
 Clears:
-    Peak above 65 %.
+    Peak above 65%.
 Not when:
     The run waits for data: a bigger batch then brings the same samples per second. A larger batch changes the
     optimization: the learning rate must be retuned. A larger model or input is never the answer to idle hardware.
 Causes:
     A batch chosen for a smaller GPU or a larger model.
 Fix:
-    Double the batch first; the value given is what would fill 90 % of the memory, rounded down to a multiple of 8.
+    Double the batch first; the value given is what would fill 90% of the memory, rounded down to a multiple of 8.
 Gain:
     A hint. Compare samples per second, never steps per second.
 Verify:
-    Samples per second up, peak memory at most 90 %, the loss per sample no worse.
+    Samples per second up, peak memory at most 90%, the loss per sample no worse.
 Source:
     SageMaker debugger's BatchSize rule; fixed part = parameters, gradients and optimizer state.
 """
@@ -85,7 +85,7 @@ def batch_headroom(case: RunCase, limits: Thresholds) -> Draft | None:
         fix=Fix(
             text=(
                 f"Double the batch to {2 * batch} and compare samples per second"
-                + (f"; about {limit} would fill 90 % of the memory" if limit else "")
+                + (f"; about {limit} would fill 90% of the memory" if limit else "")
                 + "; retune the learning rate"
             ),
             code=f"batch_size={2 * batch}",
@@ -95,7 +95,7 @@ def batch_headroom(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         hint="no promise: how a step's time grows with its batch is not known before it is tried",
         ruled_out=_ruled_out(case),
-        verify="Samples per second up, peak memory at most 90 %",
+        verify="Samples per second up, peak memory at most 90%",
         chart=("gpu.memory_used_bytes", "run.samples_per_second"),
     )
 
@@ -116,12 +116,12 @@ def _symptom(case: RunCase) -> str | None:
         return "the GPU is busy at low power"
     means = [gpu.train_utilization.mean for gpu in case.gpus if gpu.train_utilization]
     if means and len(means) == len(case.gpus) and min(means) < BUSY_PERCENT:
-        return f"the GPU is busy only {min(means):.0f} % of the time"
+        return f"the GPU is busy only {min(means):.0f}% of the time"
     return None
 
 
 def _batch_that_fits(rank: RankWindow, batch: int) -> int | None:
-    """The multiple of 8 that fills 90 % of the memory, if activations grow with the batch and the rest does not."""
+    """The multiple of 8 that fills 90% of the memory, if activations grow with the batch and the rest does not."""
     memory, weights = rank.memory, rank.facts.model.parameter_bytes
     if memory is None or not memory.total_bytes or not memory.allocated_peak_bytes or weights is None:
         return None

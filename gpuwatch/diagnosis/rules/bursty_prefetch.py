@@ -7,15 +7,15 @@ Evidence:
     The hook's record of each batch: how busy the workers are, how much batches differ (their deviation over their
     mean), and how the waits are spread over the steps.
 Fires:
-    At least 5 % lost to waits for data, workers busy less than 85 % of the time, and batches that deviate by 30 % or
+    At least 5% lost to waits for data, workers busy less than 85% of the time, and batches that deviate by 30% or
     more.
 Clears:
-    Below 3 %.
+    Below 3%.
 Not when:
     A few items cause most of the loss (slow-samples); every N-th batch is late, or the workers would be too slow even
     if they never idled (too few of them: they wait for each other in order, so a deeper queue gains next to nothing);
     cores, a quota, storage or memory explain it; the queue already holds as many batches, memory holds no more, or, by
-    the model, no deeper queue saves 2 % of the time. Workers that wait for a core at least a quarter as long as they
+    the model, no deeper queue saves 2% of the time. Workers that wait for a core at least a quarter as long as they
     compute: then the machine causes the bursts.
 Causes:
     Batches whose cost varies, or workers that all pause at the same time.
@@ -26,10 +26,10 @@ Fix:
 Gain:
     The batches that the workers made are replayed through a model of torch's queues, with the present depth and with
     deeper ones: the measured loss shrinks as the modelled one does. Where the model misses the loss by a third of it or
-    8 % of the time, or several ranks wait for each other's bursts, there is a hint instead: up to 1 / (1 - S), usually
+    8% of the time, or several ranks wait for each other's bursts, there is a hint instead: up to 1 / (1 - S), usually
     less than 1.1x.
 Verify:
-    Less than 3 % lost to waits for data.
+    Less than 3% lost to waits for data.
 Source:
     CoorDL and SPDL (data readiness).
 """
@@ -126,7 +126,7 @@ def bursty_prefetch(case: RunCase, limits: Thresholds) -> Draft | None:
             RuledOut("workers too slow on average", f"they are busy {percent(busy.value)} of the time"),
             *rivals(case),
         ),
-        verify="Less than 3 % lost to waits for data",
+        verify="Less than 3% lost to waits for data",
         chart=("run.wait_share", "run.step_seconds"),
     )
 

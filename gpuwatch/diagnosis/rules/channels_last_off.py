@@ -4,7 +4,7 @@ Means:
     Tensor cores read the channels of one pixel together. From the usual layout (NCHW) cuDNN has to transpose each
     convolution's input and output, in kernels of their own.
 Evidence:
-    Hook: convolutions hold at least 20 % of the parameters, their kernels lie in the usual layout, and training runs in
+    Hook: convolutions hold at least 20% of the parameters, their kernels lie in the usual layout, and training runs in
     16 bits on a GPU with tensor cores.
 Fires:
     After 50 steps.
@@ -22,7 +22,7 @@ Gain:
 Verify:
     Samples per second rise; the kernels' layout is seen as channels last.
 Source:
-    PyTorch's channels-last tutorial (8 to 35 % on Volta) and tuning guide.
+    PyTorch's channels-last tutorial (8 to 35% on Volta) and tuning guide.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def channels_last_off(case: RunCase, limits: Thresholds) -> Draft | None:
             value="torch.channels_last",
             edit=model_edit(model, STATEMENT),
         ),
-        hint=f"{hinted_range(case.run, VOLTA)} for this run, from the 8 to 35 % that PyTorch's tutorial saw with AMP",
+        hint=f"{hinted_range(case.run, VOLTA)} for this run, from the 8 to 35% that PyTorch's tutorial saw with AMP",
         ruled_out=(RuledOut("a compiled model", "none was seen; Inductor would choose the layout itself"),),
         verify="Samples per second up, kernels seen channels last",
         chart=("run.samples_per_second", "gpu.power_watts"),

@@ -6,23 +6,23 @@ Evidence:
     The share of wall time inside checkpoint writes, over at least two of them, with their bytes where known. The hook
     times them; without it they are the stretches in which the training thread's stack is in saving.
 Fires:
-    5 % of the time.
+    5% of the time.
 Clears:
-    Below 3 %, or when none has come for 1.5 times the longest interval between two so far.
+    Below 3%, or when none has come for 1.5 times the longest interval between two so far.
 Not when:
     Only one checkpoint was seen, such as the last one.
 Causes:
     The storage where it writes less than 200 MB/s; else much to write, many small tensors, or saving too often.
 Fix:
     torch.distributed.checkpoint.async_save: copies to memory, then writes in the background (one at a time, memory
-    for a copy per rank). Or save every k-th time so that it takes 2 % of the time, which is what the patch does; or
+    for a copy per rank). Or save every k-th time so that it takes 2% of the time, which is what the patch does; or
     write to a local disk and copy from there.
 Gain:
     At most 1 / (1 - c), where c is the share of the window or one pause over the time from one to the next, whichever
     is more; at least 1 / (1 - c (1 - 1/k)) with whichever is less, minus what quicker steps after it make up for. An
     asynchronous save keeps the copy to memory. torch.save took 0.28 s for 50 MB, 1.5 s for 200 MB, 7.4 s for 800 MB.
 Verify:
-    Checkpoints below 3 % of the time.
+    Checkpoints below 3% of the time.
 Source:
     PyTorch's asynchronous checkpoint recipe; measured as above.
 """
@@ -93,7 +93,7 @@ def checkpoint_stall(case: RunCase, limits: Thresholds) -> Draft | None:
             total,
         ),
         ruled_out=idle_rivals(case, "phases"),
-        verify="Checkpoints below 3 % of the time",
+        verify="Checkpoints below 3% of the time",
         chart=("run.samples_per_second", "gpu.utilization_percent"),
     )
 

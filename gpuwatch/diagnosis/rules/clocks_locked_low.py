@@ -4,14 +4,14 @@ Means:
     Somebody set the clock (nvidia-smi -ac or -lgc) and it stayed so: the GPU neither boosts nor reports that anything
     is wrong, and every kernel takes that much longer.
 Evidence:
-    The driver's reason "applications clocks setting" (0x2), or an SM clock that does not move by more than 1 % at less
-    than 80 % of the card's highest, both while the GPU is busy, cool and below its power limit.
+    The driver's reason "applications clocks setting" (0x2), or an SM clock that does not move by more than 1% at less
+    than 80% of the card's highest, both while the GPU is busy, cool and below its power limit.
 Fires:
-    For a minute at 90 % utilization, below 90 % of the power limit and 80 degrees.
+    For a minute at 90% utilization, below 90% of the power limit and 80 degrees.
 Clears:
     The clock rises.
 Not when:
-    Power, heat or hardware hold the clock down (they have rules of their own); the clock is within 5 % of the highest;
+    Power, heat or hardware hold the clock down (they have rules of their own); the clock is within 5% of the highest;
     MIG. A laboratory that wants equal runs locks clocks on purpose.
 Causes:
     Application clocks, a lock by nvidia-smi -lgc, or clocks that an earlier user left behind.
@@ -82,7 +82,7 @@ def clocks_locked_low(case: GpuCase, limits: Thresholds) -> Draft | None:
                 if is_set and application is not None
                 else ()
             ),
-            Measure("utilization_percent", round(_busy(gpu), 1), f"{_busy(gpu):.0f} % busy"),
+            Measure("utilization_percent", round(_busy(gpu), 1), f"{_busy(gpu):.0f}% busy"),
         ),
         fix=Fix(
             text="Unless it was set on purpose, an administrator can reset the clock",

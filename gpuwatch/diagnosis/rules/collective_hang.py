@@ -1,11 +1,11 @@
-"""All GPUs look 100 % busy but nothing moves: ranks are stuck waiting for each other.
+"""All GPUs look 100% busy but nothing moves: ranks are stuck waiting for each other.
 
 Means:
     A collective (all-reduce) spins on the GPU until every rank joins. If one never does, the others look busy at low
     power until NCCL gives up, after 10 minutes by default.
 Evidence:
-    No step on any rank for 60 s or ten of the slowest steps; utilization at least 95 % on all GPUs but at most one;
-    power at most 45 % of the limit or below 60 % of what this run usually draws; no evaluation, checkpoint or
+    No step on any rank for 60 s or ten of the slowest steps; utilization at least 95% on all GPUs but at most one;
+    power at most 45% of the limit or below 60% of what this run usually draws; no evaluation, checkpoint or
     compilation going on. Where stacks can be read, the line each rank is at, and since when: each of them for at
     least 10 s, without a hook for 60 s.
 Fires:
@@ -29,7 +29,7 @@ Gain:
 Verify:
     Steps resume.
 Source:
-    nccl#968 (100 % at about 70 W); pytorch PR 110947; torch_nccl environment variables.
+    nccl#968 (100% at about 70 W); pytorch PR 110947; torch_nccl environment variables.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def collective_hang(case: RunCase, limits: Thresholds) -> Draft | None:
                 Measure(
                     f"gpu_{gpu.facts.index}_power_watts",
                     gpu.latest.power_watts if gpu.latest else None,
-                    f"{gpu_name(gpu)} {_utilization(gpu):.0f} % busy at {_watts(gpu):.0f} W",
+                    f"{gpu_name(gpu)} {_utilization(gpu):.0f}% busy at {_watts(gpu):.0f} W",
                 )
                 for gpu in gpus
                 if gpu.latest and gpu.latest.power_watts is not None

@@ -8,9 +8,9 @@ Evidence:
     least share of the time that the exchange takes; and that these bytes fit the run's gradients. How much of it is
     hidden is measured neither by the hook nor by NVML: this is a hint only.
 Fires:
-    10 % of the link.
+    10% of the link.
 Clears:
-    Below 6 %.
+    Below 6%.
 Not when:
     One rank; traffic that does not fit the gradients (offloading, pipelines) or parameters that are not known; exchange
     over NVLink or the network, which is not counted here. Waiting for a slow rank is straggler-rank.
@@ -26,7 +26,7 @@ Gain:
 Verify:
     The link's share, and samples per second.
 Source:
-    kineto's communication share above 10 %; PyTorch's tuning guide (no_sync); DDP communication hooks; a ring moves
+    kineto's communication share above 10%; PyTorch's tuning guide (no_sync); DDP communication hooks; a ring moves
     2 (n - 1) / n of the gradients.
 """
 

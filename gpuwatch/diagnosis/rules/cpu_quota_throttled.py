@@ -7,9 +7,9 @@ Evidence:
     The cgroup's own counters: periods in which it was throttled over all periods in the window, and its quota. Of
     nested groups the one with the lowest quota counts.
 Fires:
-    Throttled in more than 25 % of the periods and at least 5 % lost to waits for data.
+    Throttled in more than 25% of the periods and at least 5% lost to waits for data.
 Clears:
-    Below 10 % of the periods.
+    Below 10% of the periods.
 Not when:
     The waits are small: short bursts into the limit do no harm. Workers wait for storage: no limit changes that. A
     limit on which cores may be used is not a quota.
@@ -23,9 +23,9 @@ Gain:
     share of the time that the GPU is busy, because launches are stopped too, and at most the advised limit over the
     cores that the run uses: all threads of its workers count. Fewer workers usually bring little.
 Verify:
-    Throttled in less than 10 % of the periods.
+    Throttled in less than 10% of the periods.
 Source:
-    kubernetes-mixin CPUThrottlingHigh (25 %); PyTorch and Lightning count cores by affinity only.
+    kubernetes-mixin CPUThrottlingHigh (25%); PyTorch and Lightning count cores by affinity only.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def cpu_quota_throttled(case: RunCase, limits: Thresholds) -> Draft | None:
         fix=fix,
         gain=gain,
         ruled_out=rivals(case, "cpu", "quota"),
-        verify="Throttled in less than 10 % of the periods, and the wait below 6 %",
+        verify="Throttled in less than 10% of the periods, and the wait below 6%",
         chart=("run.wait_share", "host.cpu_percent"),
     )
 

@@ -12,7 +12,7 @@ Fires:
 Clears:
     The flag changes.
 Not when:
-    Deterministic algorithms are asked for; the model is compiled; convolutions hold less than 20 % of the parameters;
+    Deterministic algorithms are asked for; the model is compiled; convolutions hold less than 20% of the parameters;
     training on the CPU; too few batches were sampled.
 Causes:
     Off, which is the default, with inputs of one shape; or on with inputs of many shapes.

@@ -6,8 +6,8 @@ Means:
 Evidence:
     S, the share of training time in which the GPU idles because of the wait. Exact: two CUDA events around the loader's
     next(), or a hooked run that computes on the CPU, where nothing is queued. Estimated: the smaller of the wait in
-    next() and of 100 % less utilization. Without a hook the wait is the share of at least 600 samples of the training
-    thread's stack that are in next(), given with its 95 % interval; longer first waits of epochs are left out. For a
+    next() and of 100% less utilization. Without a hook the wait is the share of at least 600 samples of the training
+    thread's stack that are in next(), given with its 95% interval; longer first waits of epochs are left out. For a
     loop that makes its own batches it is the share of the function that makes them. Where a thread makes them ahead,
     the loop waits for its queue or task, which the hook does not see: then the wait is a share of samples, with a hook
     too, and the threads are sampled as well. Stacks name the line of loading that costs most. In a process that reads a
@@ -15,20 +15,20 @@ Evidence:
     has waited for batches, including the present one as long as its workers are making it, and how long all workers
     together have taken per batch, compared with a step. Hardware readings alone prove nothing.
 Fires:
-    S of at least 10 %, not counting the 1.2 ms that handing over a ready batch costs; critical from 20 % and 50 steps.
+    S of at least 10%, not counting the 1.2 ms that handing over a ready batch costs; critical from 20% and 50 steps.
     Time at the starts of epochs counts too where its own rule does not warn, because persistent workers would not win
-    it back. At once, from eight settled steps on, where the 95 % interval of S lies above 20 %. With few steps or none:
+    it back. At once, from eight settled steps on, where the 95% interval of S lies above 20%. With few steps or none:
     information after 20 s of waiting, a warning after 60 s, unless the workers make batches as fast as the first steps
     take them; once five steps are known, only where the workers' batches come so slowly that a fifth of the time is
     lost.
 Clears:
-    Below 6 %, and over the last five minutes below 5 % or more than twice the present loss: a few better minutes of a
+    Below 6%, and over the last five minutes below 5% or more than twice the present loss: a few better minutes of a
     fluctuating run do not clear it. At once where nothing was lost for 20 s, and for three times as long as the losses
     ever paused before, unless a few slow items cause the loss: those can stay away that long by chance.
 Not when:
     Warm-up and compilation; evaluation, checkpoints, logging and epoch starts, which have their own rules; a last,
     smaller batch; workers that are idle and hand over batches as fast as workers can; a wait that is hidden behind
-    GPU work still queued (waiting 59 % of the time cost 0 % there). A loop without a loader that computes on the
+    GPU work still queued (waiting 59% of the time cost 0% there). A loop without a loader that computes on the
     CPU and has less than a tenth of its cores idle. A first batch that takes long while its workers still import,
     or while nothing moves at all: that is step-stalled.
 Causes:
@@ -45,10 +45,10 @@ Fix:
 Gain:
     At most 1 / (1 - S); what the fix of the cause can deliver where one is found.
 Verify:
-    S below 6 % for a minute, samples per second up by 3 % or more, utilization up.
+    S below 6% for a minute, samples per second up by 3% or more, utilization up.
 Source:
-    TensorFlow profiler (5 and 20 %), kineto (5 %), MLPerf Storage (accelerators at least 90 % busy); as a detector
-    of truly starved jobs in simulation the event gap was right in 99 % of its verdicts, num_workers < 2 in 58 %.
+    TensorFlow profiler (5 and 20%), kineto (5%), MLPerf Storage (accelerators at least 90% busy); as a detector
+    of truly starved jobs in simulation the event gap was right in 99% of its verdicts, num_workers < 2 in 58%.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _by_steps(case: RunCase, limits: Thresholds) -> Draft | None:
 def _lost_at_epoch_starts(case: RunCase, starvation: Starvation) -> float:
     """What the starts of epochs cost where persistent workers would not recover it, so their rule does not warn.
 
-    In a simulated job of 8 workers on 2 cores batches were late for 5 % of the time within epochs and 10 % at their
+    In a simulated job of 8 workers on 2 cores batches were late for 5% of the time within epochs and 10% at their
     starts: an ideal loader made it 1.21 times as fast, workers that persist 1.00 times.
     """
     rank, noted = case.run.critical, epoch_start_stall.check(replace(case, holding=case.holding - {SYMPTOM}))
@@ -223,7 +223,7 @@ def _by_first_batches(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _waited(rank: RankWindow, found: FirstBatches, blocked: float | None, line: HotLine | None) -> str:
-    """Training has waited 95 s for its first batch: its 16 workers wait for storage 76 % of the time."""
+    """Training has waited 95 s for its first batch: its 16 workers wait for storage 76% of the time."""
     who, made = who_waits(rank), found.all_workers_seconds
     if made is not None and found.step_seconds is not None:
         return (
@@ -298,7 +298,7 @@ def _later(rank: RankWindow, unit: str) -> str:
 
 def _verify(limits: Thresholds) -> str:
     share = percent(limits.clear_share)
-    return f"Less than {share} lost to waits for a minute, and samples per second up by 3 % or more"
+    return f"Less than {share} lost to waits for a minute, and samples per second up by 3% or more"
 
 
 def _chart(starvation: Starvation) -> tuple[str, ...]:
@@ -369,7 +369,7 @@ def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:
     if starvation.busy_percent is not None:
         measures.append(
             Measure(
-                "utilization_percent", round(starvation.busy_percent, 1), f"GPU {starvation.busy_percent:.0f} % busy"
+                "utilization_percent", round(starvation.busy_percent, 1), f"GPU {starvation.busy_percent:.0f}% busy"
             )
         )
     if rank.step_seconds is not None:
@@ -410,7 +410,7 @@ def _made_by_the_loop(case: RunCase, own: OwnLoading, limits: Thresholds) -> Dra
             idle if on_gpu else waiting,
             Measure("own_loading_share", round(own.made.value, 4), made),
             own.line.measure("hot_line", "that"),
-            *(() if busy is None else (Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy"),)),
+            *(() if busy is None else (Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f}% busy"),)),
         ),
         fires=own.share >= limits.fire_share and own.made.value >= limits.fire_share,
         fix=Fix(

@@ -7,7 +7,7 @@ Evidence:
     The library at work below the training lines in the stacks; OMP_NUM_THREADS and torch's threads against the cores
     of a rank.
 Fires:
-    nn.DataParallel takes part in 5 % or more of the training thread's samples; or ranks with one thread and at least
+    nn.DataParallel takes part in 5% or more of the training thread's samples; or ranks with one thread and at least
     two cores each compute on the CPU, or load without workers in a thread that is busy all the time.
 Clears:
     Neither is seen any more.

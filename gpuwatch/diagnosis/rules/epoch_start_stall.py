@@ -9,9 +9,9 @@ Evidence:
     the samples of the training thread's stack that are in iter() or wait for the first batch of each worker, beyond the
     usual wait, in a window in which at least two epochs began; the session's first epoch is left out.
 Fires:
-    5 % of the time over at least two epochs.
+    5% of the time over at least two epochs.
 Clears:
-    Below 3 %.
+    Below 3%.
 Not when:
     There was only one epoch so far.
 Causes:

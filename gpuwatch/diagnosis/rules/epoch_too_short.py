@@ -10,7 +10,7 @@ Fires:
 Clears:
     Two or more.
 Not when:
-    The run waits for data and its workers are busy at least 85 % of the time: then all of them are needed. The number
+    The run waits for data and its workers are busy at least 85% of the time: then all of them are needed. The number
     of batches is not known (datasets without a length).
 Causes:
     A small dataset, a large batch, or a number of workers chosen for another dataset.

@@ -8,9 +8,9 @@ Evidence:
     hook times both; without it evaluation is what the training thread's stack shows in a loop over another loader, and
     the waits are the samples in that loader's next().
 Fires:
-    25 % of the time; or 5 % of which at least half is waiting for batches (then a warning).
+    25% of the time; or 5% of which at least half is waiting for batches (then a warning).
 Clears:
-    Below 15 % and not waiting; below 3 % in any case; when none has come for 1.5 times the longest interval between two
+    Below 15% and not waiting; below 3% in any case; when none has come for 1.5 times the longest interval between two
     so far.
 Not when:
     Only one evaluation was seen, such as a first sanity check. Its length alone is never a warning. Low utilization
@@ -56,7 +56,7 @@ from gpuwatch.timeline.windows import PhaseTotals, RankWindow
 
 TARGET_SHARE = 0.10
 WAIT_SAMPLES = 100
-"""Half of this many samples is 40 to 60 %."""
+"""Half of this many samples is 40 to 60%."""
 MOST_WORKERS = 8
 
 

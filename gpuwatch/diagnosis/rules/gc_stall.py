@@ -7,9 +7,9 @@ Means:
 Evidence:
     Time inside collections, from Python's own callbacks: their share of the wall time and the longest one.
 Fires:
-    2 % of the time, or a pause of half a second, seen over a minute; 10 % over any time. A warning with several ranks.
+    2% of the time, or a pause of half a second, seen over a minute; 10% over any time. A warning with several ranks.
 Clears:
-    Below 1 % and no pause of a quarter of a second, or when none that counts has come for 1.5 times the longest
+    Below 1% and no pause of a quarter of a second, or when none that counts has come for 1.5 times the longest
     interval between two so far.
 Not when:
     Imports and set-up: what they leave behind is collected in the first seconds of the run.

@@ -3,15 +3,15 @@
 Means:
     A synchronous job is as fast as its slowest GPU; the others wait.
 Evidence:
-    Over the window, among the GPUs of one run: mean utilization at least 20 points apart, or memory at least 20 % of
-    the GPU apart with the fullest above 30 %, or power with a coefficient of variation of at least 0.15.
+    Over the window, among the GPUs of one run: mean utilization at least 20 points apart, or memory at least 20% of
+    the GPU apart with the fullest above 30%, or power with a coefficient of variation of at least 0.15.
 Fires:
     Any of the three.
 Clears:
     Utilization less than 10 points apart and the others below half of their threshold.
 Not when:
     Different models of GPU, MIG slices, pipeline parallelism (each stage has its own load by design). Ranks that wait
-    for data in turn: while one waits its GPU idles, and the others spin at 100 % until it has come. Idle time in which
+    for data in turn: while one waits its GPU idles, and the others spin at 100% until it has come. Idle time in which
     a GPU's own rank waits for data counts as busy, and where these waits differ, power is not compared. Ranks that made
     fewer than 30 steps in the window: in a few steps one GPU may have had more work than another. Before the first step
     the others may wait for a rank that prepares the data alone; where nothing counts steps, the stacks of all ranks
@@ -29,7 +29,7 @@ Gain:
 Verify:
     Utilization within 10 points.
 Source:
-    SageMaker LoadBalancing; TraceML imbalance 20/30 %; kineto's advice DataParallel to DDP.
+    SageMaker LoadBalancing; TraceML imbalance 20/30%; kineto's advice DataParallel to DDP.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def gpu_imbalance(case: RunCase, limits: Thresholds) -> Draft | None:
                 Measure(
                     f"gpu_{gpu.facts.index}_utilization_percent",
                     round(_busy(gpu), 1),
-                    f"{gpu_name(gpu)} {_busy(gpu):.0f} %",
+                    f"{gpu_name(gpu)} {_busy(gpu):.0f}%",
                 )
                 for gpu in gpus
             ),
@@ -162,7 +162,7 @@ def _waited(case: RunCase, gpu: GpuWindow) -> float:
 def _lasts(least: GpuWindow, most: GpuWindow, count: int) -> bool:
     """Whether one is busier than the other in all parts of the window, beyond chance: some batches take a rank long.
 
-    In simulation four ranks with a slow item in 22 were 50 to 86 % busy over a minute, now one and then another.
+    In simulation four ranks with a slow item in 22 were 50 to 86% busy over a minute, now one and then another.
     """
     series = [gpu.train_utilization_series for gpu in (least, most)]
     if not all(series):
@@ -214,8 +214,8 @@ def _sentence(
 ) -> str:
     if spread >= limits.utilization_points or (memory < limits.memory_share and power < limits.power_variation):
         return (
-            f"The GPUs of {title} work unequally: {gpu_name(most)} is busy {_busy(most):.0f} % of the time, "
-            f"{gpu_name(least)} {_busy(least):.0f} %"
+            f"The GPUs of {title} work unequally: {gpu_name(most)} is busy {_busy(most):.0f}% of the time, "
+            f"{gpu_name(least)} {_busy(least):.0f}%"
         )
     if memory >= limits.memory_share:
         return f"The GPUs of {title} hold unequal loads: their memory differs by {percent(memory)} of a GPU"

@@ -6,7 +6,7 @@ Evidence:
     Hook: torch's peak of allocated memory over the last 15 minutes, from the run's 100th step on: its rise in each
     quarter of that time. Allocated, not reserved: the cache is no leak.
 Fires:
-    At least 800 steps; at least 512 MiB and 6 % more; a rise in each quarter, none of them most of it; and either 1.5 %
+    At least 800 steps; at least 512 MiB and 6% more; a rise in each quarter, none of them most of it; and either 1.5%
     per 100 steps, or no room left within an hour at this pace.
 Clears:
     No rise in the last quarter.
@@ -24,7 +24,7 @@ Gain:
 Verify:
     The peak does not grow.
 Source:
-    TraceML@d5cec51 (800 steps, 512 MiB, 6 %, 1.5 % per 100 steps); SageMaker's GPUMemoryIncrease; dgl#5302.
+    TraceML@d5cec51 (800 steps, 512 MiB, 6%, 1.5% per 100 steps); SageMaker's GPUMemoryIncrease; dgl#5302.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ Evidence:
     wait for data explains. What can be recovered is at most the smaller of the two shares. Whether the GPU idles
     because of the copies is not measured, so this is likely, not proven.
 Fires:
-    10 %; critical from 20 % where it is proven. Where utilization is not known, a hint from 70 % of the link.
+    10%; critical from 20% where it is proven. Where utilization is not known, a hint from 70% of the link.
 Clears:
-    Below 6 %.
+    Below 6%.
 Not when:
     The bytes are not batches (offloading, gradients exchanged over PCIe) or the size of a batch is not known; the GPU
     is busy (copies are hidden behind computing); MIG. Unpinned memory and a degraded link come first.
@@ -24,9 +24,9 @@ Fix:
 Gain:
     At most 1 / (1 - h), to the extent that the GPU idles for the copies.
 Verify:
-    The link's share below 6 %, or utilization up.
+    The link's share below 6%, or utilization up.
 Source:
-    TraceML@d5cec51 H2D_BOUND (10 and 20 %); kineto's memory copy share; NVML's PCIe byte counters.
+    TraceML@d5cec51 H2D_BOUND (10 and 20%); kineto's memory copy share; NVML's PCIe byte counters.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def h2d_bound(case: RunCase, limits: Thresholds) -> Draft | None:
         level=rests_on(rank, Level.E2),
         evidence=(
             *_measures(traffic),
-            Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy in training"),
+            Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f}% busy in training"),
             Measure("recoverable_share", round(share, 4), f"at most {percent(share)} can be recovered"),
         ),
         fires=share >= limits.fire_share,
@@ -105,7 +105,7 @@ def h2d_bound(case: RunCase, limits: Thresholds) -> Draft | None:
             RuledOut("waiting for data", f"that explains {percent(starvation.share)}"),
             *_other_traffic(traffic),
         ),
-        verify="The link's share below 6 %, or utilization up",
+        verify="The link's share below 6%, or utilization up",
         chart=("gpu.utilization_percent", "run.samples_per_second"),
     )
 

@@ -3,27 +3,27 @@
 Means:
     The run waits for data that the cores cannot prepare any faster. What to do depends on whose work fills them.
 Evidence:
-    The machine's CPU at 90 % or more, or tasks that wait for a core 40 % of the time (PSI).
+    The machine's CPU at 90% or more, or tasks that wait for a core 40% of the time (PSI).
 Fires:
     data-starvation holds and so does the evidence above, for a run with workers.
 Clears:
-    CPU below 80 %, or the wait below 6 %.
+    CPU below 80%, or the wait below 6%.
 Not when:
     Fewer workers would be faster, or a CPU quota throttles: those have their own rules. Without workers, or with items
-    that need a core for less than 30 % of their time, the cores are not the limit. Where workers also wait for storage
-    30 % of their time, it is not known which of the two is the limit: information only.
+    that need a core for less than 30% of their time, the cores are not the limit. Where workers also wait for storage
+    30% of their time, it is not known which of the two is the limit: information only.
 Causes:
     This run's own workers, or other processes: what the cores do beyond this run's process tree shows which.
 Fix:
-    Where other processes own more than 30 % of the cores: move them away. Otherwise less CPU per item (augment on
+    Where other processes own more than 30% of the cores: move them away. Otherwise less CPU per item (augment on
     the GPU, decode smaller, precompute), or more cores.
 Gain:
     None without less CPU work per item; then at most 1 / (1 - S). On 2 cores 2, 4, 8 and 16 workers made 58, 59, 58
     and 60 batches a second.
 Verify:
-    CPU below 90 % and the wait below 6 %.
+    CPU below 90% and the wait below 6%.
 Source:
-    SageMaker debugger's CPUBottleneck (90 %), node-mixin (90 % for 15 min).
+    SageMaker debugger's CPUBottleneck (90%), node-mixin (90% for 15 min).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def host_cpu_exhausted(case: RunCase, limits: Thresholds) -> Draft | None:
             "no other number of workers brings anything here"
         ),
         ruled_out=rivals(case, "cpu"),
-        verify="CPU below 90 % and the wait below 6 %",
+        verify="CPU below 90% and the wait below 6%",
         chart=("host.cpu_percent", "run.wait_share"),
     )
 

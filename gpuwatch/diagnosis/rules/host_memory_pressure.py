@@ -7,10 +7,10 @@ Evidence:
     Free memory as the kernel estimates it (page cache counts as free), the container's limit, memory pressure (PSI),
     pages that are read again, and swapping.
 Fires:
-    Less than 10 % free (and less than 64 GiB), more than 90 % of the container's limit used, or memory pressure of
-    10 %. With less than 20 % free also 500 major faults or 1 MiB of swap a second.
+    Less than 10% free (and less than 64 GiB), more than 90% of the container's limit used, or memory pressure of
+    10%. With less than 20% free also 500 major faults or 1 MiB of swap a second.
 Clears:
-    More than 20 % free, less than 80 % of the limit, pressure below 5 %.
+    More than 20% free, less than 80% of the limit, pressure below 5%.
 Not when:
     Only the page cache fills the memory. Mapped datasets show as large processes, and fault when they are read first:
     neither is a shortage.
@@ -23,7 +23,7 @@ Fix:
 Gain:
     A hint: 1 / (1 - S) of what is lost to reading.
 Verify:
-    Fewer than 100 major faults a second, more than 20 % free.
+    Fewer than 100 major faults a second, more than 20% free.
 Source:
     node-mixin (500 major faults a second), the kernel's PSI notes, CoorDL on page caches that thrash.
 """
@@ -90,7 +90,7 @@ def host_memory_pressure(case: RunCase, limits: Thresholds) -> Draft | None:
         fix=_fix(case, shortage),
         hint=_hint(case),
         ruled_out=rivals(case, "memory", "storage") if "data-starvation" in case.holding else (),
-        verify="More than 20 % of the memory free, fewer than 100 major faults a second",
+        verify="More than 20% of the memory free, fewer than 100 major faults a second",
         chart=("host.cpu_percent", "run.wait_share"),
     )
 
@@ -123,7 +123,7 @@ def _shortage(case: RunCase, limits: Thresholds) -> MemoryShortage | None:
     pressure = host.pressure_memory_percent if host else None
     if pressure is not None and pressure >= limits.clear_pressure_percent:
         is_short = is_short or pressure >= limits.pressure_percent
-        signs.append(Measure("pressure_memory_percent", round(pressure, 1), f"memory pressure {pressure:.0f} %"))
+        signs.append(Measure("pressure_memory_percent", round(pressure, 1), f"memory pressure {pressure:.0f}%"))
     if host is not None and is_low:
         faults, swapped = host.major_faults_per_second, host.swap_in_bytes_per_second
         if faults is not None and faults > limits.faults_per_second:

@@ -9,7 +9,7 @@ Evidence:
 Fires:
     For 10 minutes.
 Clears:
-    Utilization above 5 %.
+    Utilization above 5%.
 Not when:
     It is the job's only GPU; the job makes no steps (a pipeline that fills, a notebook, a server that waits); other
     programs' processes; utilization is not reported (MIG).
@@ -20,7 +20,7 @@ Fix:
 Gain:
     No speed; the cost of a GPU.
 Verify:
-    Utilization above 5 %, or no process of the job on it.
+    Utilization above 5%, or no process of the job on it.
 Source:
     Microsoft's study of 400 jobs (ICSE'24); Meta's GCM idle checks.
 """
@@ -70,7 +70,7 @@ def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
         severity=Severity.INFO,
         level=Level.E0,
         evidence=(
-            Measure("utilization_percent", round(gpu.utilization.max, 1), f"at most {gpu.utilization.max:.0f} % busy"),
+            Measure("utilization_percent", round(gpu.utilization.max, 1), f"at most {gpu.utilization.max:.0f}% busy"),
             Measure("memory_bytes", memory, _holding(processes, memory)),
             Measure("steps", run.critical.steps, f"the run makes steps ({grouped(run.critical.steps)} in the window)"),
         ),
@@ -81,7 +81,7 @@ def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
         ),
         hint="no speedup: it saves the cost of a GPU",
         ruled_out=(RuledOut("a job that waits", "it makes steps on its other GPUs"),),
-        verify="Utilization above 5 %, or no process of the job on it",
+        verify="Utilization above 5%, or no process of the job on it",
         chart=("gpu.utilization_percent", "gpu.memory_used_bytes"),
     )
 

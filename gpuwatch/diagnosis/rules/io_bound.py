@@ -4,14 +4,14 @@ Means:
     Batches come as slowly as files can be read: many small random reads, a saturated disk, or a network file
     system.
 Evidence:
-    Workers seen blocked on storage (state D) in 30 % or more of the samples with less than half a core of CPU each,
-    and a machine that sees it too: I/O pressure of 20 % or a disk queue above 10. Or stacks: lines that read files
-    take 30 % or more of the workers' work (without workers: of the waits) while making a batch uses less than half
+    Workers seen blocked on storage (state D) in 30% or more of the samples with less than half a core of CPU each,
+    and a machine that sees it too: I/O pressure of 20% or a disk queue above 10. Or stacks: lines that read files
+    take 30% or more of the workers' work (without workers: of the waits) while making a batch uses less than half
     a core, so those lines wait; network file systems show neither pressure nor state D.
 Fires:
     data-starvation holds and so does the evidence above.
 Clears:
-    I/O pressure below 10 % and workers blocked less than 15 %; reading lines below 15 %.
+    I/O pressure below 10% and workers blocked less than 15%; reading lines below 15%.
 Not when:
     The first epoch still fills the page cache: the wait may pass by itself, and the finding says so. Memory is so short
     that the page cache is evicted: then memory is the cause. I/O wait in percent proves nothing, it is idle CPU. All
@@ -28,7 +28,7 @@ Gain:
     at most 1 / (1 - S). Until every worker has delivered, or without workers, the range begins at nothing. Shards
     against small files on local disks: 3-10x of the reading.
 Verify:
-    I/O pressure and blocked workers down, the wait below 6 %.
+    I/O pressure and blocked workers down, the wait below 6%.
 Source:
     SageMaker debugger's IOBottleneck, node-mixin's disk queue (10), the kernel's PSI notes, WebDataset, CoorDL.
 """
@@ -121,7 +121,7 @@ def io_bound(case: RunCase, limits: Thresholds) -> Draft | None:
         fix=_fix(case, step_cost(case, starvation), reading),
         gain=gain,
         ruled_out=rivals(case, "storage"),
-        verify="I/O pressure below 10 %, workers blocked less than 15 %, the wait below 6 %",
+        verify="I/O pressure below 10%, workers blocked less than 15%, the wait below 6%",
         chart=("host.pressure_io_percent", "run.wait_share"),
     )
 
@@ -188,7 +188,7 @@ def _evidence(case: RunCase, reading: _Reading | None) -> tuple[Measure, ...]:
         measures.append(Measure("worker_cpu_cores", round(workers.cpu_cores, 2), text))
     if host is not None and host.pressure_io_percent is not None:
         pressure = host.pressure_io_percent
-        measures.append(Measure("pressure_io_percent", pressure, f"I/O pressure {pressure:.0f} %"))
+        measures.append(Measure("pressure_io_percent", pressure, f"I/O pressure {pressure:.0f}%"))
     if host is not None and host.disk_queue_length is not None:
         text = f"disk queue {host.disk_queue_length:.1f}"
         measures.append(Measure("disk_queue_length", round(host.disk_queue_length, 1), text))

@@ -10,9 +10,9 @@ Evidence:
     cost at most the time that the model and its optimizer take. Of an optimizer's step 0.1 s counts: one that takes
     longer computes on the CPU.
 Fires:
-    L of 15 % or more and a main thread that uses at least 0.85 core.
+    L of 15% or more and a main thread that uses at least 0.85 core.
 Clears:
-    L below 8 %.
+    L below 8%.
 Not when:
     The wait for data is not known (then only low-util is reported); the cores are under pressure, so the thread could
     not run; evaluation, checkpoints and other phases.
@@ -25,9 +25,9 @@ Fix:
 Gain:
     At most 1 / (1 - L). nanoGPT on A100: 250 ms a step became 135 ms compiled (1.85x).
 Verify:
-    L below 8 % and samples per second up.
+    L below 8% and samples per second up.
 Source:
-    TensorFlow profiler (kernel launch above 3 and 15 %), PyTorch tuning guide, nanoGPT's README.
+    TensorFlow profiler (kernel launch above 3 and 15%), PyTorch tuning guide, nanoGPT's README.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def launch_bound(case: RunCase, limits: Thresholds) -> Draft | None:
         level=min(starvation.level, Level.E2),
         evidence=(
             share_measure("in_step_idle_share", idle, "GPU idle inside steps"),
-            Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy in training"),
+            Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f}% busy in training"),
             share_measure("starvation_share", starvation.share, "of which waits for data explain"),
             Measure("main_thread_cores", round(thread, 2), f"the training thread uses {thread:.2f} of a core"),
         ),
@@ -100,11 +100,11 @@ def launch_bound(case: RunCase, limits: Thresholds) -> Draft | None:
         hint=f"at most {without(idle):.1f}x; nanoGPT on A100 gained 1.85x from compiling",
         ruled_out=(
             RuledOut("waiting for data", f"that explains {percent(starvation.share)}"),
-            *((RuledOut("a crowded CPU", f"CPU pressure {pressure:.0f} %"),) if pressure is not None else ()),
+            *((RuledOut("a crowded CPU", f"CPU pressure {pressure:.0f}%"),) if pressure is not None else ()),
             *rivals(case, "storage", "quota", "cpu"),
             *idle_rivals(case, "waiting for data", "phases", "transfer", "launches"),
         ),
-        verify="Utilization in training up, idle inside steps below 8 %, samples per second up",
+        verify="Utilization in training up, idle inside steps below 8%, samples per second up",
         chart=("gpu.utilization_percent", "gpu.power_watts", "run.step_seconds"),
     )
 

@@ -4,12 +4,12 @@ Means:
     The workers idle, every batch is ready, and the training thread still spends about a millisecond on receiving it.
     With steps of a few milliseconds that is a noticeable share.
 Evidence:
-    The waits of the steps: half of them between 0.2 and 3 ms, 95 % below 5 ms; workers busy less than 20 % of the time,
+    The waits of the steps: half of them between 0.2 and 3 ms, 95% below 5 ms; workers busy less than 20% of the time,
     steps shorter than 20 ms. From outside the mean wait is used instead.
 Fires:
-    All of that, and 5 % or more of the time goes into the handover.
+    All of that, and 5% or more of the time goes into the handover.
 Clears:
-    The shape is gone, or the handover takes less than 3 %.
+    The shape is gone, or the handover takes less than 3%.
 Not when:
     The workers are busy: then their number is what counts. Where this holds, workers-too-few is silent.
 Causes:

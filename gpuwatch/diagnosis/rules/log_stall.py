@@ -7,9 +7,9 @@ Evidence:
     The share of the training thread's samples that are in logging, with the line of the user's code that does it. With
     a GPU no more than the time in which it idles, for work still queued hides the rest.
 Fires:
-    5 % of the time. Where the GPU's idle time is not known, as a hint.
+    5% of the time. Where the GPU's idle time is not known, as a hint.
 Clears:
-    Below 3 %, or when no sample has been in logging for 1.5 times the longest interval between two so far.
+    Below 3%, or when no sample has been in logging for 1.5 times the longest interval between two so far.
 Not when:
     The GPU is busy in the meantime. Waiting for a number from the GPU before it is printed is sync-per-step. Stacks
     cannot be read.
@@ -17,12 +17,12 @@ Causes:
     A number read from the GPU at each step (sync-per-step), histograms and images, or an upload that blocks: the
     hottest line says which.
 Fix:
-    Log every k-th step, so that it takes 1 % of the time; histograms and images less often still, and in a thread.
+    Log every k-th step, so that it takes 1% of the time; histograms and images less often still, and in a thread.
 Gain:
     At most 1 / (1 - g). The lower end leaves out the logging that remains and, with a GPU, another quarter, because its
     idle time may have other causes.
 Verify:
-    Logging takes less than 3 % of the training thread's samples.
+    Logging takes less than 3% of the training thread's samples.
 Source:
     wandb#8666 (40 iterations a second came down to 20); wandb#950, tensorflow#24643, apex#316.
 """
@@ -76,7 +76,7 @@ def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         evidence=(
             Measure("log_share", round(logging.value, 4), f"logging takes {with_interval(logging)} {watched(stacks)}"),
             *((line.measure("hot_line", "the logging"),) if line is not None else ()),
-            *(() if busy is None else (Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy"),)),
+            *(() if busy is None else (Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f}% busy"),)),
         ),
         fires=share >= limits.fire_share,
         fix=fix,
@@ -85,7 +85,7 @@ def log_stall(case: RunCase, limits: Thresholds) -> Draft | None:
         if known
         else f"at most {without(share):.2f}x: whether the GPU had work queued in the meantime is not known",
         ruled_out=idle_rivals(case, "phases"),
-        verify="Logging takes less than 3 % of the training thread's samples",
+        verify="Logging takes less than 3% of the training thread's samples",
         chart=("run.samples_per_second", "gpu.utilization_percent"),
     )
 

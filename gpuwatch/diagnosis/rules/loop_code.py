@@ -9,9 +9,9 @@ Evidence:
     that most of it is in; and of an optimizer's steps what exceeds 0.1 s each, which is more than launching takes. It
     counts at most as much as the GPU idles without waits for data or logging to explain it.
 Fires:
-    10 % of the time.
+    10% of the time.
 Clears:
-    Below 6 %, in the window or in its newest half.
+    Below 6%, in the window or in its newest half.
 Not when:
     The GPU is busy in the meantime, for then its queue hides the code. The GPU's use is not known, or the run computes
     on the CPU. A function that makes batches is data-starvation. Evaluation, saving and rare pauses longer than ten
@@ -123,7 +123,7 @@ def loop_code(case: RunCase, limits: Thresholds) -> Draft | None:
             share_measure("own_code_idle_share", share, "GPU idle meanwhile at most"),
             _taken(rank, code),
             *((code.line.measure("hot_line", "that"),) if code.line is not None else ()),
-            Measure("utilization_percent", None if busy is None else round(busy, 1), f"GPU {busy or 0.0:.0f} % busy"),
+            Measure("utilization_percent", None if busy is None else round(busy, 1), f"GPU {busy or 0.0:.0f}% busy"),
         ),
         fires=share >= limits.fire_share,
         fix=_fix(case, code),

@@ -4,15 +4,15 @@ Means:
     Utilization is the share of time in which any kernel runs, not how much work it does. A GPU that is busy all
     the time and stays far below its power limit leaves arithmetic units unused.
 Evidence:
-    Mean utilization >= 85 % and mean power below 60 % of the enforced limit over the window. On Hopper and later
-    the tensor pipe's activity below 10 % at 70 % SM activity strengthens it.
+    Mean utilization >= 85% and mean power below 60% of the enforced limit over the window. On Hopper and later
+    the tensor pipe's activity below 10% at 70% SM activity strengthens it.
 Fires:
-    Power below 60 % of the limit.
+    Power below 60% of the limit.
 Clears:
-    Power above 70 % of the limit.
+    Power above 70% of the limit.
 Not when:
     The power limit was lowered, or power or heat already hold the clocks back; the run has stopped making steps.
-    Memory-bound models normally run at 50-70 %: where no cause below applies, this is how the model works.
+    Memory-bound models normally run at 50-70%: where no cause below applies, this is how the model works.
 Causes:
     32-bit arithmetic (amp-off, tf32-off), small kernels (compile-off, launch-bound), a batch too small
     (batch-headroom), or a model that is bound by memory, which is no fault.
@@ -25,7 +25,7 @@ Verify:
     Power over limit and samples per second both rise.
 Source:
     NVML power is a 1 s mean on Ampere and later; A100 and H100 sample a quarter of the time (arXiv 2312.02741).
-    The 52 % of limit in a real case: 300 of 575 W.
+    The 52% of limit in a real case: 300 of 575 W.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ def low_power_high_util(case: GpuCase, limits: Thresholds) -> Draft | None:
         return None
     assert gpu.utilization is not None and gpu.power_watts is not None
     measures = [
-        Measure(
-            "utilization_percent", round(gpu.utilization.mean, 1), f"busy {gpu.utilization.mean:.0f} % of the time"
-        ),
+        Measure("utilization_percent", round(gpu.utilization.mean, 1), f"busy {gpu.utilization.mean:.0f}% of the time"),
         Measure(
             "power_watts",
             round(gpu.power_watts.mean, 1),
@@ -84,7 +82,7 @@ def low_power_high_util(case: GpuCase, limits: Thresholds) -> Draft | None:
     strong = _tensor_idle(case, measures)
     return Draft(
         summary=(
-            f"{gpu_name(gpu)} is busy {gpu.utilization.mean:.0f} % of the time but draws only "
+            f"{gpu_name(gpu)} is busy {gpu.utilization.mean:.0f}% of the time but draws only "
             f"{gpu.power_watts.mean:.0f} of {gpu.power_limit_watts:.0f} W ({percent(share)})"
         ),
         severity=Severity.INFO,
@@ -128,6 +126,6 @@ def _tensor_idle(case: GpuCase, measures: list[Measure]) -> bool:
     if sm is None or tensor is None:
         return False
     measures.append(
-        Measure("tensor_activity_percent", round(tensor.mean, 1), f"tensor cores active {tensor.mean:.0f} %")
+        Measure("tensor_activity_percent", round(tensor.mean, 1), f"tensor cores active {tensor.mean:.0f}%")
     )
     return sm.mean >= 70 and tensor.mean < 10

@@ -2,13 +2,13 @@
 
 Means:
     Utilization is the share of time in which any kernel runs. A training job that is limited by its GPU stays above
-    85 %. This only describes: the cause is another finding, or not yet known.
+    85%. This only describes: the cause is another finding, or not yet known.
 Evidence:
     Mean utilization over the window, leaving out evaluation, checkpoints and other phases.
 Fires:
-    Below 85 % on a GPU that a run or another process uses.
+    Below 85% on a GPU that a run or another process uses.
 Clears:
-    Above 88 % in the window or in its newest 30 s.
+    Above 88% in the window or in its newest 30 s.
 Not when:
     Warm-up and compilation; a job that has ended; a GPU that does not report utilization (MIG).
 Causes:
@@ -20,9 +20,9 @@ Fix:
 Gain:
     None by itself: only a cause that explains the idle time can promise it back.
 Verify:
-    Mean utilization of 85 % or more.
+    Mean utilization of 85% or more.
 Source:
-    The target of tuned jobs; kineto calls below 50 % low, TraceML below 30 %.
+    The target of tuned jobs; kineto calls below 50% low, TraceML below 30%.
 """
 
 from __future__ import annotations
@@ -68,21 +68,21 @@ def low_util(case: GpuCase, limits: Thresholds) -> Draft | None:
     how = "hardly busy" if stats.mean < limits.hardly_percent else "busy only part of the time"
     return Draft(
         summary=(
-            f"{gpu_name(case.gpu)} is {how}: {stats.mean:.0f} % on average, the target is {limits.fire_percent:.0f} %"
+            f"{gpu_name(case.gpu)} is {how}: {stats.mean:.0f}% on average, the target is {limits.fire_percent:.0f}%"
         ),
         severity=Severity.INFO,
         level=Level.E0,
         evidence=(
             Measure(
-                "utilization_percent", round(stats.mean, 1), f"{stats.mean:.0f} % busy ({case.window_seconds:.0f} s)"
+                "utilization_percent", round(stats.mean, 1), f"{stats.mean:.0f}% busy ({case.window_seconds:.0f} s)"
             ),
-            Measure("utilization_p95_percent", round(stats.p95, 1), f"{stats.p95:.0f} % at its 95th percentile"),
+            Measure("utilization_p95_percent", round(stats.p95, 1), f"{stats.p95:.0f}% at its 95th percentile"),
             Measure("cause", causes[0] if causes else None, f"cause: {listed(causes) or 'unknown'}"),
         ),
         fires=stats.mean < limits.fire_percent,
         fix=_fix(case, causes),
         ruled_out=idle_rivals(case),
-        verify=f"Mean utilization of {limits.fire_percent:.0f} % or more",
+        verify=f"Mean utilization of {limits.fire_percent:.0f}% or more",
         chart=("gpu.utilization_percent", "gpu.power_watts"),
     )
 

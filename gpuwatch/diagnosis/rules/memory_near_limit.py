@@ -5,9 +5,9 @@ Means:
 Evidence:
     torch's peak reserved memory over the GPU's where the hook reports it, else the memory in use that NVML reports.
 Fires:
-    92 % (information), 97 % (warning).
+    92% (information), 97% (warning).
 Clears:
-    Below 88 %.
+    Below 88%.
 Not when:
     The caching allocator keeps memory that it no longer needs: what tensors needed is the allocated peak, shown next to
     it. Without the hook a framework that takes all memory at once (JAX, TensorFlow, vLLM) looks the same.
@@ -21,7 +21,7 @@ Gain:
 Verify:
     The peak.
 Source:
-    kineto 90 %; TraceML@d5cec51 92 and 97 %.
+    kineto 90%; TraceML@d5cec51 92 and 97%.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def memory_near_limit(case: GpuCase, limits: Thresholds) -> Draft | None:
             code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             value=max(1, int(batch * 0.8)) if batch else None,
         ),
-        verify="Peak memory below 88 %",
+        verify="Peak memory below 88%",
         chart=("gpu.memory_used_bytes",),
     )
 

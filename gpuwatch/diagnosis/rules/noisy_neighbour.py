@@ -7,16 +7,16 @@ Evidence:
     GPU idle in training that no wait for data explains (1 - utilization - S), pressure on the cores (PSI, or the
     machine's CPU), and the time in which the training thread could run and did not (the scheduler's own account).
 Fires:
-    10 % idle inside steps, tasks waiting for a core 20 % of the time or the CPU at 80 %, and a training thread that
-    waits for a core 5 % of the time.
+    10% idle inside steps, tasks waiting for a core 20% of the time or the CPU at 80%, and a training thread that
+    waits for a core 5% of the time.
 Clears:
-    CPU pressure below 10 %, or less than 5 % idle inside steps.
+    CPU pressure below 10%, or less than 5% idle inside steps.
 Not when:
     The cores are calm: then kernels are too small (launch-bound). A CPU quota stops the group: the time for which it is
     stopped counts as waiting for a core too, so the rule is silent once a tenth of the periods are throttled. The run
     waits for batches from the very workers that take its core: with less CPU time they would be even slower.
 Causes:
-    Foreign processes, where they use 30 % of the cores or more; else this run's own workers.
+    Foreign processes, where they use 30% of the cores or more; else this run's own workers.
 Fix:
     Foreign work: off this run's cores (taskset, cgroup). Own workers: fewer where fewer keep up, and a lower priority
     for them (os.nice(10) in worker_init_fn).
@@ -26,9 +26,9 @@ Gain:
     time spent waiting for a core, and no more than their loading permits: nothing in three of four simulated jobs, so
     no warning.
 Verify:
-    The training thread waits for a core less than 5 % of the time, utilization up.
+    The training thread waits for a core less than 5% of the time, utilization up.
 Source:
-    SPDL's noisy-neighbour guide (keep the host's CPU below 40 %); in simulation all 29 of 146 starved-looking jobs
+    SPDL's noisy-neighbour guide (keep the host's CPU below 40%); in simulation all 29 of 146 starved-looking jobs
     that no wait for data explained were of this kind.
 """
 
@@ -113,7 +113,7 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
             share_measure("run_delay_share", in_line, "the training thread could run and did not"),
             *crowd_measures(case.host),
             *foreign_measures(case),
-            Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy in training"),
+            Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f}% busy in training"),
         ),
         fires=idle >= limits.fire_share and crowded and in_line >= limits.in_line_share,
         fix=_fix(case, starvation),
@@ -123,7 +123,7 @@ def noisy_neighbour(case: RunCase, limits: Thresholds) -> Draft | None:
             RuledOut("small kernels", "the training thread does not get to launch them"),
             *rivals(case, "storage", "cpu"),
         ),
-        verify="The training thread waits for a core less than 5 % of the time, utilization and samples per second up",
+        verify="The training thread waits for a core less than 5% of the time, utilization and samples per second up",
         chart=("gpu.utilization_percent", "host.cpu_percent"),
     )
 

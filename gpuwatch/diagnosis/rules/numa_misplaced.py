@@ -7,9 +7,9 @@ Evidence:
     The node of the GPU as the kernel knows it, and the CPU time of the training thread and the workers by the node
     they were seen on.
 Fires:
-    80 % or more of that time on nodes without a GPU of this rank.
+    80% or more of that time on nodes without a GPU of this rank.
 Clears:
-    Below 50 %.
+    Below 50%.
 Not when:
     The machine has one node, or the GPU's node is not known (-1). The process may not use all cores: somebody placed
     it on purpose.

@@ -7,9 +7,9 @@ Evidence:
     Hook: the optimizer's share of the step on the training thread, one of the optimizers that have a fused kernel, and
     fused not set.
 Fires:
-    10 % of the step.
+    10% of the step.
 Clears:
-    Below 5 %, or fused.
+    Below 5%, or fused.
 Not when:
     Training on the CPU; optimizers of other libraries and offloaded ones; torch older than 2.0 (SGD: 2.3). A GPU that
     is busy throughout hides the launches: then nothing is gained.
@@ -18,12 +18,12 @@ Causes:
 Fix:
     fused=True in the optimizer's call; foreach=True, where it is given, must go.
 Gain:
-    A hint: at most half of the optimizer's share, which is a guess; 3-5 % were reported. torch's own default on CUDA
+    A hint: at most half of the optimizer's share, which is a guess; 3-5% were reported. torch's own default on CUDA
     (foreach) already merges much of it.
 Verify:
     The optimizer's share is down, samples per second are up.
 Source:
-    torch.optim documentation (fused before foreach before the plain loop); the 3-5 % of a real case.
+    torch.optim documentation (fused before foreach before the plain loop); the 3-5% of a real case.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ def optimizer_unfused(case: RunCase, limits: Thresholds) -> Draft | None:
     assert model.optimizer is not None
     busy = train_busy_percent(case)
     return Draft(
-        summary=f"{model.optimizer} takes {share * 100:.0f} % of each step of {case.run.title} and is not fused",
+        summary=f"{model.optimizer} takes {share * 100:.0f}% of each step of {case.run.title} and is not fused",
         severity=Severity.HINT,
         level=Level.E2,
         evidence=(
             share_measure("optimizer_share", share, "optimizer on the training thread"),
             Measure("optimizer_fused", "False", f"{model.optimizer} without fused=True"),
-            *(() if busy is None else (Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy"),)),
+            *(() if busy is None else (Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f}% busy"),)),
         ),
         fires=share >= limits.fire_share,
         fix=_fix(case),
         hint=(
-            f"1.0-{without(SAVED_SHARE * share):.2f}x if half of it goes, which is a guess; 3-5 % were reported, "
+            f"1.0-{without(SAVED_SHARE * share):.2f}x if half of it goes, which is a guess; 3-5% were reported, "
             "and nothing where the GPU is busy throughout"
         ),
         verify="The optimizer's share is down, samples per second are up",

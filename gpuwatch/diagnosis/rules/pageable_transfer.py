@@ -4,12 +4,12 @@ Means:
     From pageable memory the driver first copies to a buffer of its own, and the call returns only then. Pinned
     memory is copied by the GPU itself while Python goes on to launch work.
 Evidence:
-    The loader does not pin its batches, and copying them takes 5 % of the step or more on the training thread: the
+    The loader does not pin its batches, and copying them takes 5% of the step or more on the training thread: the
     hook times it; without one it is the share of samples of its stack, with the line that copies.
 Fires:
-    5 % of the step.
+    5% of the step.
 Clears:
-    Below 3 %.
+    Below 3%.
 Not when:
     Training runs on the CPU; batches are made on the GPU; the machine's memory is nearly full (pinned pages cannot
     be swapped). Calling .pin_memory() in the loop makes it slower, not faster.
@@ -25,7 +25,7 @@ Gain:
     what the link carries. Without event pairs the GPU may have worked through the waits, so that its idle time may all
     be due to the copies. Where the GPU's use is not known there is no promise.
 Verify:
-    Copies below 3 % of the step.
+    Copies below 3% of the step.
 Source:
     ml-engineering's benchmark, PyTorch's pinned memory tutorial.
 """
@@ -81,7 +81,7 @@ def pageable_transfer(case: RunCase, limits: Thresholds) -> Draft | None:
         gain=None if exposed is None else within_loader(case, copies_gain(case, exposed)),
         hint=None if exposed is not None else _unknown(share),
         ruled_out=(RuledOut("memory too short to pin", f"{percent(available)} is free"),) if available else (),
-        verify="Copies below 3 % of the step",
+        verify="Copies below 3% of the step",
         chart=("run.step_seconds", "gpu.utilization_percent"),
     )
 

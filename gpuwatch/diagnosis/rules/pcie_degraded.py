@@ -9,7 +9,7 @@ Evidence:
     and replays a minute compared with what the specification's bit error rate of 1e-12 makes on those lanes (15.4 at
     generation 4 x16, 30.7 at 5 x16).
 Fires:
-    Narrower, slower or more replays than that for 30 s while utilization is above 50 %.
+    Narrower, slower or more replays than that for 30 s while utilization is above 50%.
 Clears:
     Restored for a minute.
 Not when:
@@ -83,7 +83,7 @@ def pcie_degraded(case: GpuCase, limits: Thresholds) -> Draft | None:
         evidence=(
             *(Measure(f"pcie_{what}", has, f"PCIe {what} {has}, could be {most}") for what, has, most in lost),
             *_replay_measures(gpu, replays),
-            Measure("utilization_percent", round(busy, 1), f"under load ({busy:.0f} % busy)"),
+            Measure("utilization_percent", round(busy, 1), f"under load ({busy:.0f}% busy)"),
         ),
         fix=Fix(
             text=(
@@ -94,7 +94,7 @@ def pcie_degraded(case: GpuCase, limits: Thresholds) -> Draft | None:
             code=f"sudo lspci -vv -s {facts.pci_bus_id} | grep -E 'LnkCap|LnkSta'" if facts.pci_bus_id else None,
         ),
         hint="no figure: it costs what copies cost that are not hidden behind computation",
-        ruled_out=(RuledOut("power saving at idle", f"the GPU is {busy:.0f} % busy"),),
+        ruled_out=(RuledOut("power saving at idle", f"the GPU is {busy:.0f}% busy"),),
         verify="Width and generation at their maximum under load, replays within the limit",
         chart=("gpu.utilization_percent",),
     )

@@ -8,7 +8,7 @@ Evidence:
     at least four, at a steady interval: the robust spread of the intervals is under a quarter of their median.
     Where the dips are too close to count, the autocorrelation of the utilization.
 Fires:
-    Four such dips or that autocorrelation, while waits for data explain less than 5 %.
+    Four such dips or that autocorrelation, while waits for data explain less than 5%.
 Clears:
     No dip for three intervals.
 Not when:

@@ -7,9 +7,9 @@ Evidence:
     Samples of that thread's stack: how much of its time it receives, copies or passes on batches instead of waiting for
     the workers. How busy the workers are.
 Fires:
-    data-starvation holds, the thread is busy at least 85 % of the time and the workers less than that.
+    data-starvation holds, the thread is busy at least 85% of the time and the workers less than that.
 Clears:
-    Below 70 %, or the wait is gone.
+    Below 70%, or the wait is gone.
 Not when:
     Stacks cannot be read. The workers are just as busy: then they are the limit. The loader does not pin.
 Causes:
@@ -21,7 +21,7 @@ Fix:
 Gain:
     At most what is lost to waits.
 Verify:
-    The thread is busy less than half of the time, and the wait is below 6 %.
+    The thread is busy less than half of the time, and the wait is below 6%.
 Source:
     torch/utils/data/_utils/pin_memory.py.
 """
@@ -43,7 +43,7 @@ from gpuwatch.numbers import grouped, megabytes, percent
 from gpuwatch.timeline.stacks import pinning
 
 LEAST_SAMPLES = 200
-"""For a threshold of 85 %: it is then 79 to 89 %."""
+"""For a threshold of 85%: it is then 79 to 89%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,6 @@ def pin_thread_bound(case: RunCase, limits: Thresholds) -> Draft | None:
         ),
         gain=from_share(0.0, starvation.share, "then limited by the workers or by the training itself"),
         ruled_out=rivals(case, "cpu"),
-        verify="The thread that pins is busy less than half of the time, and the wait is below 6 %",
+        verify="The thread that pins is busy less than half of the time, and the wait is below 6%",
         chart=("run.wait_share",),
     )

@@ -4,10 +4,10 @@ Means:
     Healthy for heavy training: the GPU uses all the power that it is allowed. A limit below the card's default was set
     by somebody.
 Evidence:
-    The software power cap in at least half of the samples, utilization at least 90 %, power at least 95 % of the
+    The software power cap in at least half of the samples, utilization at least 90%, power at least 95% of the
     limit; the enforced limit against the default.
 Fires:
-    All three hold. A warning only when the limit is below 95 % of the default.
+    All three hold. A warning only when the limit is below 95% of the default.
 Clears:
     Any of the three falls.
 Not when:

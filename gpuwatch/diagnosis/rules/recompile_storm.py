@@ -8,7 +8,7 @@ Evidence:
     Hook: compilations after the run's 100th step and outside of evaluation, in the last 10 minutes: how many, and their
     share of that time. The reason and the function are those that Dynamo itself notes.
 Fires:
-    Three and 5 % of the time, seen over a minute; critical from 20 %.
+    Three and 5% of the time, seen over a minute; critical from 20%.
 Clears:
     None in 10 minutes.
 Not when:

@@ -4,21 +4,21 @@ Means:
     Tensor cores multiply 16-bit matrices in tiles of 8 and more. A side that is no multiple of that leaves tiles half
     empty, or makes cuBLAS take another kernel.
 Evidence:
-    Hook: matrices with a side that is no multiple of 8 hold at least 5 % of the parameters, and training runs in 16
+    Hook: matrices with a side that is no multiple of 8 hold at least 5% of the parameters, and training runs in 16
     bits on a GPU with tensor cores.
 Fires:
     After 50 steps.
 Clears:
     The sides are multiples of 8.
 Not when:
-    32-bit training; small output layers (a classifier of 10 classes is below the 5 %). From version 11 on cuBLAS uses
+    32-bit training; small output layers (a classifier of 10 classes is below the 5%). From version 11 on cuBLAS uses
     tensor cores for any size, at a lower rate.
 Causes:
     The size of a vocabulary, of a hidden layer or of a head: the evidence names the sides.
 Fix:
     Round the side up: a vocabulary to a multiple of 64, other sides to a multiple of 8. What is added is never used.
 Gain:
-    A hint: nanoGPT became about 25 % faster with a vocabulary of 50304 instead of 50257; usually it is far less.
+    A hint: nanoGPT became about 25% faster with a vocabulary of 50304 instead of 50257; usually it is far less.
 Verify:
     Samples per second.
 Source:

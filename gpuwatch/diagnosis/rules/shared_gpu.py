@@ -4,7 +4,7 @@ Means:
     Two programs take turns on the GPU and share its memory; utilization, power, heat and fluctuation are then not
     this run's alone.
 Evidence:
-    NVML's process list: a process outside the run's own with at least 5 % of the GPU's time or 5 % of its memory.
+    NVML's process list: a process outside the run's own with at least 5% of the GPU's time or 5% of its memory.
     Without a hooked run: two such processes.
 Fires:
     For 15 s.
@@ -80,7 +80,7 @@ def shared_gpu(case: GpuCase, limits: Thresholds) -> Draft | None:
                 f"pid_{process.pid or process.host_pid}_sm_percent",
                 process.sm_percent,
                 f"{process.command or 'process'} ({process.pid or process.host_pid}): "
-                + (f"{process.sm_percent:.0f} % of the time" if process.sm_percent is not None else "time not reported")
+                + (f"{process.sm_percent:.0f}% of the time" if process.sm_percent is not None else "time not reported")
                 + (f", {gibibytes(process.memory_bytes)}" if process.memory_bytes is not None else ""),
             )
             for process in others

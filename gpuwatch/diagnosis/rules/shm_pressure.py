@@ -6,9 +6,9 @@ Evidence:
     What is used of /dev/shm as the training process sees it (a container has its own), and what full queues need:
     workers x prefetch_factor x bytes of a batch, of all loaders and ranks on this machine.
 Fires:
-    80 % used, or needed by full queues; critical from 95 % used.
+    80% used, or needed by full queues; critical from 95% used.
 Clears:
-    Below 60 %.
+    Below 60%.
 Not when:
     The run has no workers. Batches go through files in /tmp (file_system sharing): then nothing of them is seen in
     /dev/shm, and only its use by others counts.
@@ -20,7 +20,7 @@ Fix:
 Gain:
     No speed: it keeps the run from dying.
 Verify:
-    At least 40 % of /dev/shm free.
+    At least 40% of /dev/shm free.
 Source:
     pytorch#5040 and #1355 (too small a mount deadlocks); Docker's default is 64 MB.
 """
@@ -75,7 +75,7 @@ def shm_pressure(case: RunCase, limits: Thresholds) -> Draft | None:
         fix=_fix(case, max(needed, mount.used_bytes)),
         hint="no speedup: it keeps the workers from crashing or hanging",
         ruled_out=rivals(case) if "data-starvation" in case.holding else (),
-        verify="At least 40 % of /dev/shm free",
+        verify="At least 40% of /dev/shm free",
     )
 
 

@@ -8,8 +8,8 @@ Evidence:
     Samples of stacks: what part of their busy time workers spend in collating and sending, and what part of its time
     the training thread spends in receiving a batch.
 Fires:
-    data-starvation holds, and either collating and sending take 30 % of the workers' work and more than any line of the
-    items does, or receiving takes 10 % of the training thread.
+    data-starvation holds, and either collating and sending take 30% of the workers' work and more than any line of the
+    items does, or receiving takes 10% of the training thread.
 Clears:
     Both below half of that.
 Not when:
@@ -25,7 +25,7 @@ Fix:
 Gain:
     From halving that work to leaving a quarter of it, as far as workers or training thread are then the limit.
 Verify:
-    The share of collating and receiving is down, and the wait below 6 %.
+    The share of collating and receiving is down, and the wait below 6%.
 Source:
     Measured with 38.5 MB float32 batches: a wait of 125 ms without workers, 115 with one and 47 with two.
 """
@@ -114,7 +114,7 @@ def slow_collate_ipc(case: RunCase, limits: Thresholds) -> Draft | None:
         if gain is not None
         else "no promise: the workers idle part of the time, so their pace is only part of the cause",
         ruled_out=rivals(case),
-        verify="Collating and receiving take less than half of their share now, and the wait is below 6 %",
+        verify="Collating and receiving take less than half of their share now, and the wait is below 6%",
         chart=("run.wait_share",),
     )
 

@@ -4,17 +4,17 @@ Means:
     Most batches are ready in time; now and then one holds an item that takes many times as long (a huge image, a
     corrupt file, a retried download), and because batches are handed over in order, all later ones wait.
 Evidence:
-    The waits' shape: the worst 5 % of the steps account for 75 % of the lost time, the median step loses less than 2 %,
+    The waits' shape: the worst 5% of the steps account for 75% of the lost time, the median step loses less than 2%,
     no rhythm of the workers (autocorrelation at lag N below 0.3), over at least 200 steps. Batches multiply slow items:
-    with 1 % of them a batch of 16 holds one 15 % of the time. So where workers idle in between (busy less than 85 %)
-    the tail is all steps whose wait is above the median by 8 median deviations and costs 2 % of a step, up to 25 % of
+    with 1% of them a batch of 16 holds one 15% of the time. So where workers idle in between (busy less than 85%)
+    the tail is all steps whose wait is above the median by 8 median deviations and costs 2% of a step, up to 25% of
     them. Where the workers report how long each batch took, those times have to differ too (deviation over mean of at
-    least 0.5: 1 % of the batches eight times as slow); from 1 on 60 steps are enough, because the shape is then not the
+    least 0.5: 1% of the batches eight times as slow); from 1 on 60 steps are enough, because the shape is then not the
     only evidence.
 Fires:
-    That shape and 5 % lost.
+    That shape and 5% lost.
 Clears:
-    Below 3 % lost, or after a stretch without late batches that, as often as they came in the window, chance would
+    Below 3% lost, or after a stretch without late batches that, as often as they came in the window, chance would
     leave only once in 20 times.
 Not when:
     Checkpoints, evaluation and epoch starts (left out); many workers that deliver at the same time and then all make
@@ -26,7 +26,7 @@ Causes:
 Fix:
     Resize or drop the items that take so long. Until then a deeper queue: prefetch_factor 4 or 8, the smaller one
     where it saves nearly as much, if it fits into /dev/shm and the cores are not full. in_order=False only where that
-    saves another 5 % of the time: it changes the order of batches and so exact reproducibility.
+    saves another 5% of the time: it changes the order of batches and so exact reproducibility.
 Gain:
     The batches that the workers made are replayed through a model of torch's queues, with the present settings and with
     the advised ones: the measured loss shrinks as the modelled one does, as far as cores permit. How many slow items
@@ -36,10 +36,10 @@ Gain:
     2.11x (2.11x), prefetch_factor=4 1.60x (1.59x) and 1.25x (1.27x), in_order=False 2.18x (2.31x), 2.28x (2.31x) and
     1.24x (1.27x). With several ranks each also waits for the others' slow items, so the gain is at least this: a hint.
     Where batches are not timed, or the model misses the loss by a third of it and chance does not explain that: 40 to
-    75 % of the loss in outliers for both settings together, and no more than workers that are busy all the time
+    75% of the loss in outliers for both settings together, and no more than workers that are busy all the time
     deliver.
 Verify:
-    Such steps account for less than 30 % of the lost time.
+    Such steps account for less than 30% of the lost time.
 Source:
     pytorch#105203, DataLoader's in_order and its queues (torch/utils/data/dataloader.py); measured as above.
 """
@@ -73,7 +73,7 @@ LEAST_WORST = 2
 """One late batch is no pattern: a queue that is still filling looks the same."""
 UNLIKELY = 0.05
 RECOVERED = (0.4, 0.75)
-"""Of the outliers' loss, what a deeper unordered queue recovered: 57 % in one measurement, with room around it.
+"""Of the outliers' loss, what a deeper unordered queue recovered: 57% in one measurement, with room around it.
 Promised where batches are not timed, or the model of the queue does not come to the loss."""
 
 
@@ -146,7 +146,7 @@ def slow_samples(case: RunCase, limits: Thresholds) -> Draft | None:
                 ),
             ),
         ),
-        verify="Such steps account for less than 30 % of the lost time",
+        verify="Such steps account for less than 30% of the lost time",
         chart=("run.step_seconds", "run.wait_share"),
     )
 

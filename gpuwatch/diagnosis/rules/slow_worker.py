@@ -8,8 +8,8 @@ Evidence:
     one: how busy it is by samples of its stack, and how the waits are distributed. Where stacks can be read, the line
     that the slow one is at.
 Fires:
-    data-starvation holds, half of the workers or fewer are busy at least 85 % of the time, each of the others less than
-    60 %, and the batches of the slow ones take 1.5 times as long. Without a hook most of the
+    data-starvation holds, half of the workers or fewer are busy at least 85% of the time, each of the others less than
+    60%, and the batches of the slow ones take 1.5 times as long. Without a hook most of the
     waits are short: not seconds in which the training does nothing else.
 Clears:
     The others are busy too, or the wait is gone.
@@ -27,7 +27,7 @@ Gain:
     From distributing the same work evenly to letting each worker go at its own pace, by how busy they are now; at most
     what is lost to waits.
 Verify:
-    All workers are as busy as each other, and the wait is below 6 %.
+    All workers are as busy as each other, and the wait is below 6%.
 Source:
     DataLoader's in_order and its queues (torch/utils/data/dataloader.py).
 """
@@ -86,7 +86,7 @@ def slow_worker(case: RunCase, limits: Thresholds) -> Draft | None:
         fix=_fix(loader, chief),
         gain=_gain(rank, starvation, workers),
         ruled_out=rivals(case, "cpu"),
-        verify="All workers are as busy as each other, and less than 6 % of the time is lost to waits",
+        verify="All workers are as busy as each other, and less than 6% of the time is lost to waits",
         chart=("run.wait_share",),
     )
 

@@ -4,7 +4,7 @@ Means:
     The process lives, its GPU idles, and no step comes: a dead or deadlocked DataLoader worker, storage that does not
     answer, a full /dev/shm, or a lock.
 Evidence:
-    No step for 60 s or ten of the slowest steps, GPU utilization below 5 %, the process tree uses less than a tenth of
+    No step for 60 s or ten of the slowest steps, GPU utilization below 5%, the process tree uses less than a tenth of
     a core and reads or writes less than 100 kB/s, process alive. Where stacks can be read, the line it is at, and since
     when; without a hook it must be there for 60 s. In an evaluation, a save or a compilation the same must hold for
     five minutes, with its stack in that phase.
@@ -220,7 +220,7 @@ def _idle_measures(case: RunCase) -> tuple[Measure, ...]:
         Measure(
             f"gpu_{gpu.facts.index}_utilization_percent",
             gpu.latest.utilization_percent,
-            f"GPU {gpu.facts.index} {gpu.latest.utilization_percent:.0f} % busy",
+            f"GPU {gpu.facts.index} {gpu.latest.utilization_percent:.0f}% busy",
         )
         for gpu in case.gpus
         if gpu.latest is not None and gpu.latest.utilization_percent is not None

@@ -6,10 +6,10 @@ Evidence:
     Hook: the median step of the newest two blocks (each at least 100 settled steps and 10 s) compared with the best two
     neighbouring blocks of this run at the same batch size; and which part of the step grew.
 Fires:
-    Both newest blocks are 8 % slower, by at least four times the usual difference between one block and the next, and 4
+    Both newest blocks are 8% slower, by at least four times the usual difference between one block and the next, and 4
     % slower in the mean over their steps, for 30 s. The usual difference is known after seven blocks.
 Clears:
-    Less than 4 %.
+    Less than 4%.
 Not when:
     The batch size changed (the best is then forgotten), epoch starts, evaluation and other phases. Inputs that differ
     in length from batch to batch, or are made to grow, look the same: where the hook saw shapes vary, nothing is said.
@@ -23,9 +23,9 @@ Fix:
 Gain:
     The ratio: what was lost.
 Verify:
-    Less than 4 % slower than the best.
+    Less than 4% slower than the best.
 Source:
-    TraceML@d5cec51 (trend 8 %, 3 % moderate); NVRx's individual score.
+    TraceML@d5cec51 (trend 8%, 3% moderate); NVRx's individual score.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Thresholds:
         1.08, "times the best step time of this run: reported from here on", least=1.0, most=100.0
     )
     clear_ratio: float = threshold(1.04, "until it is lower", bounded_by="fire_ratio", least=1.0, most=100.0)
-    # The best of many blocks lies two sigma low, the newest may lie one high: on a shared CPU that is 8 % at times.
+    # The best of many blocks lies two sigma low, the newest may lie one high: on a shared CPU that is 8% at times.
     noise_ratio: float = threshold(4.0, "times the noise of the step time that it grew by, at least")
 
 
@@ -125,7 +125,7 @@ def step_time_regression(case: RunCase, limits: Thresholds) -> Draft | None:
         fix=Fix(text=FIXES[part] if part else OTHER, value=part),
         gain=Gain(1.0, round(ratio, 2), cap="to the speed that the run had before"),
         ruled_out=_ruled_out(rank),
-        verify="Steps less than 4 % slower than the best",
+        verify="Steps less than 4% slower than the best",
         chart=("run.step_seconds", "gpu.sm_clock_mhz"),
     )
 

@@ -7,12 +7,12 @@ Evidence:
     stack and its counted batches. A loop that asks for the loss in each step (`loss.item()`) waits there: time outside
     all known parts is added where the others have more of it. Score = (median rank's - least rank's) / median step.
     Where Python runs ahead of the GPUs the wait has no fixed place: there it is the time by which a GPU that is never
-    idle takes longer than the others, which spin at lower power or have higher clocks. At least 80 % of the ranks
+    idle takes longer than the others, which spin at lower power or have higher clocks. At least 80% of the ranks
     measured.
 Fires:
-    10 %; critical from 20 %.
+    10%; critical from 20%.
 Clears:
-    Below 6 %.
+    Below 6%.
 Not when:
     Ranks with different work by design; fewer than two ranks measured. A rank that is merely slower in forward or
     loading: only what the others wait for it counts. Loaders that are all too slow: then one rank can be the last one
@@ -29,7 +29,7 @@ Fix:
 Gain:
     1 / (1 - score).
 Verify:
-    The others wait less than 6 % of each step for it.
+    The others wait less than 6% of each step for it.
 Source:
     TraceML@d5cec51 0.10/0.20, coverage 0.80; NVRx 0.75 relative speed; arXiv 2505.05713.
 """

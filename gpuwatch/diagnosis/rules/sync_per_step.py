@@ -9,10 +9,10 @@ Evidence:
     line itself is GPU computing and no waste (100 ms in .item() behind a busy GPU cost nothing). Loading in the
     training thread (num_workers=0) is work that queued kernels would hide: the idle time it causes counts as well.
 Fires:
-    5 % can be recovered; a warning from 10 %, as far as the loader keeps up. Where utilization is not known, a hint
-    from 10 % of the samples.
+    5% can be recovered; a warning from 10%, as far as the loader keeps up. Where utilization is not known, a hint
+    from 10% of the samples.
 Clears:
-    Below 3 %.
+    Below 3%.
 Not when:
     The GPU is busy, or the run computes on the CPU, where nothing is queued and nothing can be recovered. Stacks
     cannot be read. Mixed precision's scaler and gradient clipping wait by themselves.
@@ -113,7 +113,7 @@ def sync_per_step(case: RunCase, limits: Thresholds) -> Draft | None:
         evidence=(
             _asking(stacks, asking),
             line.measure("hot_line", "that"),
-            Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f} % busy in training"),
+            Measure("utilization_percent", round(busy, 1), f"GPU {busy:.0f}% busy in training"),
             Measure("recoverable_share", round(share, 4), f"at most {percent(share)} can be recovered"),
         ),
         fires=share >= limits.fire_share,

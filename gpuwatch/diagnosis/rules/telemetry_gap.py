@@ -3,7 +3,7 @@
 Means:
     Polls came late or records were dropped: a busy machine, a slow driver or a suspended laptop.
 Evidence:
-    The 95th percentile of the time between polls above twice the interval, more than 1 % of the hook's records
+    The 95th percentile of the time between polls above twice the interval, more than 1% of the hook's records
     dropped, or malformed packets.
 Fires:
     Any of the three.

@@ -4,7 +4,7 @@ Means:
     From compute capability 8.0 a float32 matmul may round its inputs to 10 bits of mantissa (TF32) and run on tensor
     cores. PyTorch leaves this off for matmul, and on for convolutions.
 Evidence:
-    Hook: float32 parameters, no autocast, float32 matmul precision "highest", and at least 20 % of the parameters in
+    Hook: float32 parameters, no autocast, float32 matmul precision "highest", and at least 20% of the parameters in
     linear or attention layers.
 Fires:
     All of that holds in two evaluations.

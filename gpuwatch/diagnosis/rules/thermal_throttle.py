@@ -5,21 +5,21 @@ Means:
 Evidence:
     The share of time the thermal counters ran, which no poll can miss, else the share of samples with a thermal reason:
     the larger of the driver's and the chip's, as both can hold the clock at once; and the SM clock, in its lowest
-    twentieth, below 95 % of what it was while nothing slowed it.
+    twentieth, below 95% of what it was while nothing slowed it.
 Fires:
-    5 % of the time; critical from 25 %.
+    5% of the time; critical from 25%.
 Clears:
-    Below 1 % for five minutes.
+    Below 1% for five minutes.
 Not when:
     The clock did not fall. An idle GPU.
 Causes:
     The GPU's core or its memory, each against its own limit; dust, a fan, or a room that is too warm.
 Fix:
-    Airflow, fan and dust first; a power limit lowered by 10 % often costs little speed; else move the job.
+    Airflow, fan and dust first; a power limit lowered by 10% often costs little speed; else move the job.
 Gain:
     At most the clock that was lost.
 Verify:
-    Thermal share below 1 %.
+    Thermal share below 1%.
 Source:
     DCGM warns at any thermal violation in the last minute.
 """
@@ -76,10 +76,10 @@ def thermal_throttle(case: GpuCase, limits: Thresholds) -> Draft | None:
             *_clock_measures(gpu),
         ),
         fires=share >= limits.fire_share,
-        fix=Fix(text="Check airflow, fans and room temperature; a power limit 10 % lower often costs little speed"),
+        fix=Fix(text="Check airflow, fans and room temperature; a power limit 10% lower often costs little speed"),
         gain=Gain(1.0, round(1.0 / kept, 2), cap="where the GPU's clock sets the pace") if kept else None,
         ruled_out=_ruled_out(gpu, limits),
-        verify="Thermal share below 1 %, clock back",
+        verify="Thermal share below 1%, clock back",
         chart=("gpu.temperature_celsius", "gpu.sm_clock_mhz"),
     )
 

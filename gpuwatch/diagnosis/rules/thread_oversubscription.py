@@ -10,9 +10,9 @@ Evidence:
     did not, as far as the GPU idles inside steps meanwhile.
 Fires:
     At least twice as many active threads as cores and two in each worker, a quarter of the workers' CPU time spent in
-    the kernel (or a load of two per core), and 5 % lost.
+    the kernel (or a load of two per core), and 5% lost.
 Clears:
-    Fewer than 1.2 active threads per core, or less than 3 % lost. A warning from 10 % on.
+    Fewer than 1.2 active threads per core, or less than 3% lost. A warning from 10% on.
 Not when:
     The threads sleep, or the workers use less than half of the cores; torch itself runs one thread in a worker.
     Storage, a CPU quota or pinned workers explain it first. Many workers of one thread each have their own rule.
@@ -24,7 +24,7 @@ Fix:
     MKL_NUM_THREADS and OPENBLAS_NUM_THREADS before NumPy is imported (the last alone where training itself computes
     on the CPU); more where there are fewer workers than cores.
 Gain:
-    One over the GPU's busy share, or without a GPU 1 / (1 - S), within the 5 % by which a minute's figure is off: too
+    One over the GPU's busy share, or without a GPU 1 / (1 - S), within the 5% by which a minute's figure is off: too
     many threads slow launches as well as loading. It is promised only where it is no more than a quarter above a second
     estimate, in which batches are made as many times as fast as threads now compete for each core, up to 4 times, and
     their waits for storage stay. Otherwise the gain depends on how long one thread takes for a batch, which CPU time
@@ -125,7 +125,7 @@ def thread_oversubscription(case: RunCase, limits: Thresholds) -> Draft | None:
         gain=brings.gain,
         hint=brings.hint,
         ruled_out=rivals(case, "cpu", "threads"),
-        verify="Fewer than 1.2 active threads per core, and the wait below 6 %",
+        verify="Fewer than 1.2 active threads per core, and the wait below 6%",
         chart=("host.cpu_percent", "run.wait_share"),
     )
 
@@ -133,7 +133,7 @@ def thread_oversubscription(case: RunCase, limits: Thresholds) -> Draft | None:
 def _launched_late(case: RunCase, starvation: Starvation) -> float:
     """The share of time in which the training thread waits for a core and the GPU idles inside steps.
 
-    In a simulated job of 64 threads on 8 cores waits took 5 % of the time and launches 57 %: one thread in each worker
+    In a simulated job of 64 threads on 8 cores waits took 5% of the time and launches 57%: one thread in each worker
     made it 3.1 times as fast.
     """
     process, busy = case.run.critical.process, train_busy_percent(case)

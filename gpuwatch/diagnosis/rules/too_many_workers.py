@@ -5,7 +5,7 @@ Means:
     owned the machine.
 Evidence:
     Workers of all ranks on this machine above 1.2 times the cores they may use, and a sign that it hurts: tasks
-    waiting for a core (PSI 20 % or more), 200 forced switches per worker and second, or 5 % lost to waits for data.
+    waiting for a core (PSI 20% or more), 200 forced switches per worker and second, or 5% lost to waits for data.
 Fires:
     Both hold, and fewer workers make batches 1.2 times as fast (the middle of what is possible), judged over at least
     three batches of each worker. Information, because fewer may bring nothing; a warning where no wait is measured.
@@ -138,7 +138,7 @@ def _signs(case: RunCase, starvation: Starvation | None, count: int, limits: Thr
     found = []
     pressure = case.host.pressure_cpu_percent if case.host else None
     if pressure is not None and pressure >= limits.pressure_percent:
-        found.append(Measure("pressure_cpu_percent", pressure, f"tasks wait for a core {pressure:.0f} % of the time"))
+        found.append(Measure("pressure_cpu_percent", pressure, f"tasks wait for a core {pressure:.0f}% of the time"))
     process = case.run.critical.process
     switches = process.involuntary_switches_per_second if process else None
     if switches is not None and switches / count >= SWITCHES_PER_WORKER:
@@ -147,7 +147,7 @@ def _signs(case: RunCase, starvation: Starvation | None, count: int, limits: Thr
             Measure("involuntary_switches_per_second", round(each), f"{each:.0f} forced switches per worker and second")
         )
     if starvation is not None and starvation.share >= limits.lost_share:
-        text = f"{starvation.share * 100:.0f} % lost to waits for data"
+        text = f"{starvation.share * 100:.0f}% lost to waits for data"
         found.append(Measure("starvation_share", round(starvation.share, 4), text))
     return tuple(found)
 

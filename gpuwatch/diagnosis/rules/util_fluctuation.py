@@ -22,10 +22,10 @@ Fix:
 Gain:
     At most 95th percentile over mean.
 Verify:
-    Standard deviation below 10 points, swing below 20, mean of 85 % or more.
+    Standard deviation below 10 points, swing below 20, mean of 85% or more.
 Source:
     Target of tuned jobs (below 10 points); SageMaker debugger (95th above 70 and 5th below 10); on its own it meant a
-    truly starved job in only 51 % of simulated cases.
+    truly starved job in only 51% of simulated cases.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ def util_fluctuation(case: GpuCase, limits: Thresholds) -> Draft | None:
     causes = [name for name in IDLE_GPU if name in case.holding]
     measures = [
         Measure("sigma_points", round(stats.sigma, 1), f"standard deviation {stats.sigma:.0f} points"),
-        Measure("swing_points", round(swing, 1), f"from {stats.p5:.0f} to {stats.p95:.0f} % (5th to 95th percentile)"),
+        Measure("swing_points", round(swing, 1), f"from {stats.p5:.0f} to {stats.p95:.0f}% (5th to 95th percentile)"),
         Measure("lost_points", round(lost, 1), f"mean {lost:.0f} points below its own 95th percentile"),
     ]
     measures += [*_dips(case, stats), *_steps(case), *_sensor(case)]
     ratio = f"at most {stats.p95 / stats.mean:.1f}x, flattened to its own 95th percentile"
     return Draft(
         summary=(
-            f"{gpu_name(case.gpu)} swings between {stats.p5:.0f} and {stats.p95:.0f} %: "
-            f"{stats.mean:.0f} ± {stats.sigma:.0f} % on average"
+            f"{gpu_name(case.gpu)} swings between {stats.p5:.0f} and {stats.p95:.0f}%: "
+            f"{stats.mean:.0f} ± {stats.sigma:.0f}% on average"
         ),
         severity=Severity.INFO,
         level=Level.E0,
@@ -93,7 +93,7 @@ def util_fluctuation(case: GpuCase, limits: Thresholds) -> Draft | None:
         ),
         hint=ratio if stats.mean >= MEAN_FOR_RATIO else None,
         ruled_out=_ruled_out(case),
-        verify="Standard deviation below 10 points, swing below 20, mean of 85 % or more",
+        verify="Standard deviation below 10 points, swing below 20, mean of 85% or more",
         chart=("gpu.utilization_percent", "run.wait_share"),
     )
 

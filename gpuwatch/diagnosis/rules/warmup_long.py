@@ -4,7 +4,7 @@ Means:
     The job holds its GPU and has not begun to train: it compiles, downloads, indexes its dataset, or waits for other
     ranks.
 Evidence:
-    How long the process has been running, whether steps have settled (ten of them, the last five within 20 % of the
+    How long the process has been running, whether steps have settled (ten of them, the last five within 20% of the
     five before), and what it does meanwhile: a known phase, or the line its training thread is at.
 Fires:
     No steady step after ten minutes; a warning from twenty.

@@ -9,7 +9,7 @@ Fires:
     data-starvation holds, two or more workers may use at most two cores each and were seen on fewer cores together
     than there are workers, while the training process may use four or more.
 Clears:
-    The workers may use more cores, or the wait is below 6 %.
+    The workers may use more cores, or the wait is below 6%.
 Not when:
     The whole process may use fewer than four cores (Slurm with one CPU per task, a pinned rank): that is the
     launcher's choice. Workers that are pinned to a core each. An affinity alone is no sign, nor are a few seconds on
@@ -89,7 +89,7 @@ def worker_affinity_pinned(case: RunCase, limits: Thresholds) -> Draft | None:
         fix=_fix(case, own),
         gain=_gain(case, starvation, workers.count),
         ruled_out=rivals(case, "pinned workers"),
-        verify="The workers are seen on as many cores as there are workers, and the wait is below 6 %",
+        verify="The workers are seen on as many cores as there are workers, and the wait is below 6%",
         chart=("run.wait_share", "host.cpu_percent"),
     )
 

@@ -5,13 +5,13 @@ Means:
 Evidence:
     Mean CPU of a worker of 0.85 core or more, with as many workers as the cores carry, or CPU seconds per batch
     over the time to compute one that exceed the cores left for loading. Where the workers' stacks can be read, the
-    line that takes the largest share of their busy time, with its 95 % interval and the library function below it,
+    line that takes the largest share of their busy time, with its 95% interval and the library function below it,
     which tells decoding from augmenting, preprocessing and collating.
 Fires:
     data-starvation holds and so does the evidence above, and neither a CPU quota nor busy cores nor too many workers
     explain it.
 Clears:
-    The wait is below 6 %.
+    The wait is below 6%.
 Not when:
     Workers use several cores each (they start thread pools of their own); other jobs own the cores.
 Causes:
@@ -26,7 +26,7 @@ Gain:
     time over the longest of computing a step, what is left, and the CPU seconds of both over the cores: from halving
     the line to removing it. Without stacks the line is not known: then at most 1 / (1 - S).
 Verify:
-    CPU per worker down, the wait below 6 %.
+    CPU per worker down, the wait below 6%.
 Source:
     torchvision's transforms performance guide; swapping the JPEG decoder alone brought 1.18-1.28x of decode time.
 """
@@ -100,7 +100,7 @@ def worker_cpu_bound(case: RunCase, limits: Thresholds) -> Draft | None:
         if gain is not None
         else f"at most {without(starvation.share):.1f}x, when items cost so little that the run no longer waits",
         ruled_out=rivals(case),
-        verify="CPU seconds per batch down, the wait below 6 %",
+        verify="CPU seconds per batch down, the wait below 6%",
         chart=("run.wait_share", "host.cpu_percent"),
     )
 

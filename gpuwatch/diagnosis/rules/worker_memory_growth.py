@@ -6,10 +6,10 @@ Means:
     once per worker in the end, until the kernel kills the job.
 Evidence:
     Memory that belongs to a worker alone (Private_Dirty, without any page cache), read of two workers every 30 s, for
-    all of them; a straight line through ten minutes of it, and the memory that is left below 90 % of the machine's or
+    all of them; a straight line through ten minutes of it, and the memory that is left below 90% of the machine's or
     of the container's limit.
 Fires:
-    The line explains more than 80 % of the points, and what is left lasts less than two hours.
+    The line explains more than 80% of the points, and what is left lasts less than two hours.
 Clears:
     No growth, or room for more than four hours.
 Not when:
@@ -88,7 +88,7 @@ def worker_memory_growth(case: RunCase, limits: Thresholds) -> Draft | None:
             Measure(
                 "worker_private_bytes", round(growth.worker_bytes), f"one has {gibibytes(growth.worker_bytes)} now"
             ),
-            Measure("room_bytes", round(room), f"{gibibytes(room)} are left below 90 % of the memory"),
+            Measure("room_bytes", round(room), f"{gibibytes(room)} are left below 90% of the memory"),
         ),
         fires=left < limits.fire_seconds,
         fix=_fix(rank, growth, left),
@@ -101,7 +101,7 @@ def worker_memory_growth(case: RunCase, limits: Thresholds) -> Draft | None:
 
 
 def _room_bytes(case: RunCase, limits: Thresholds) -> float | None:
-    """What may still be taken before 90 % are full: of the machine, or of the container where that is less."""
+    """What may still be taken before 90% are full: of the machine, or of the container where that is less."""
     rooms = []
     host = case.host.latest if case.host else None
     if host is not None and host.memory_available_bytes is not None and host.memory_total_bytes:

@@ -4,7 +4,7 @@ Means:
     Every worker is busy all the time and still the training thread waits, typically for every N-th batch with N
     workers; the machine has cores that nothing uses.
 Evidence:
-    Workers busy at least 85 % of the time (their own records, else samples of their stacks), or, by their own records,
+    Workers busy at least 85% of the time (their own records, else samples of their stacks), or, by their own records,
     batches that take them so long that they would be too slow even if they never idled; free cores within affinity and
     quota, and, where a hook times the waits, the comb: their autocorrelation at lag N is 0.6 or more where every worker
     is too slow (0.84-0.94 measured, 0.07-0.25 otherwise).
@@ -12,7 +12,7 @@ Fires:
     data-starvation holds, workers are busy, at least 2 cores (or what the added workers need) are free, and there
     are fewer than 0.7 of the workers that the cores carry.
 Clears:
-    The wait is below 6 % or the number of workers changes.
+    The wait is below 6% or the number of workers changes.
 Not when:
     The cores are busy, a CPU quota throttles, storage is the limit, the workers are pinned, start too many threads or
     outnumber the cores: the comb shows there too, so free cores decide and not the comb. Single slow items have their
@@ -22,12 +22,12 @@ Causes:
 Fix:
     num_workers = ceil(1.2 x seconds for one worker to make a batch / seconds to compute one), at least one more than
     now, within what cores, memory, shared memory and the epoch allow. It costs the memory of the added workers. An
-    advised number stays until a new one differs by more than its uncertainty: 5 % before rounding, more where the parts
+    advised number stays until a new one differs by more than its uncertainty: 5% before rounding, more where the parts
     of the window differ by more.
 Gain:
     Today's step time over the longest of computing a step and loading a batch by that many workers.
 Verify:
-    The comb is gone (below 0.3) and the wait is below 6 %.
+    The comb is gone (below 0.3) and the wait is below 6%.
 Source:
     pytorch#19836; measured with real loaders: 1 worker 226 ms a step, 2 workers 140 ms, with as many cores.
 """
@@ -97,7 +97,7 @@ def workers_too_few(case: RunCase, limits: Thresholds) -> Draft | None:
         gain=advice.promise,
         hint=advice.hint,
         ruled_out=rivals(case),
-        verify="The waits lose their rhythm and fall below 6 %; samples per second rise as predicted",
+        verify="The waits lose their rhythm and fall below 6%; samples per second rise as predicted",
         chart=("run.wait_share", "run.step_seconds", "host.cpu_percent"),
     )
 

@@ -22,14 +22,14 @@ Fix:
     num_workers = ceil(1.2 x seconds to load a batch / seconds to compute one), within what cores, memory, shared memory
     and the epoch allow; persistent_workers=True, so that they live on from epoch to epoch; pin_memory=True with a GPU.
     Under the start methods spawn and forkserver (Python 3.14's default) the dataset must pickle. An advised number
-    stays until a new one differs by more than its uncertainty: 5 % before rounding, more where the parts of the window
+    stays until a new one differs by more than its uncertainty: 5% before rounding, more where the parts of the window
     differ by more.
 Gain:
     Today's step time over that with workers: the longest of computing a step, loading a batch by that many workers, and
     the CPU seconds of both over the cores. The range is that of the parts of the window, or the interval of the
     samples.
 Verify:
-    As many processes called pt_data_worker appear, the wait is below 6 %, and samples per second rise as predicted.
+    As many processes called pt_data_worker appear, the wait is below 6%, and samples per second rise as predicted.
 Source:
     PyTorch tuning guide and data loading notes; the formula was checked against real loaders with 0 to 8 workers
     (80 ms to load, 20 ms to compute: predicted waits within 6 points).
@@ -97,7 +97,7 @@ def workers_zero(case: RunCase, limits: Thresholds) -> Draft | None:
             *rivals(case, "cpu"),
         ),
         verify=(
-            f"{advice.count} process{'es' if advice.count > 1 else ''} named pt_data_worker, the wait below 6 %, "
+            f"{advice.count} process{'es' if advice.count > 1 else ''} named pt_data_worker, the wait below 6%, "
             f"samples per second {_promised(advice.promise)}"
         ),
         chart=("run.wait_share", "run.samples_per_second"),

@@ -281,7 +281,7 @@ class Rendezvous:
         return listener
 
     def names(self, prefix: str, suffix: str) -> list[str]:
-        """The names in the folder that begin and end so, of the first 4 096 that the kernel lists."""
+        """The names in the folder that begin and end so, of the first 4,096 that the kernel lists."""
         try:
             with os.scandir(self._descriptor) as entries:
                 names = [entry.name for entry in islice(entries, _MAX_ENTRIES)]

@@ -35,8 +35,8 @@ class Limits:
     """What one peer and all peers together may take.
 
     A hook sends at most 20 packets of 64 KiB a second. A packet is charged its size, a fixed part, so that a flood of
-    tiny ones ends at some 1 000 a second, and the CPU time that it took, so that one peer's expensive packets leave
-    the others their turn: 8 % of a core are 30 000 records a second, and what follows in the timeline costs the same
+    tiny ones ends at some 1,000 a second, and the CPU time that it took, so that one peer's expensive packets leave
+    the others their turn: 8% of a core are 30,000 records a second, and what follows in the timeline costs the same
     twice more.
     """
 

@@ -1,6 +1,6 @@
 """The hook link as a source: trainers come, speak and end, and samples come out.
 
-Records stay plain tuples: a run of 1 000 steps a second sends some 4 000 of them, and a dataclass per record would cost
+Records stay plain tuples: a run of 1,000 steps a second sends some 4,000 of them, and a dataclass per record would cost
 more than all of its derivation.
 """
 

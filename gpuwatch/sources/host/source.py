@@ -494,7 +494,7 @@ _SHORTEST_INTERVAL_SECONDS = 0.5  # /proc counts CPU in 10 ms ticks: below this 
 _FACTS_INTERVAL_NS = 30_000_000_000
 _READS_PER_INTERVAL = 5  # the poll is one of them; 2400 reads of 8 workers in a rule's 60 s
 _READS_PER_SECOND = 100  # of all workers together: 8 us each, 25 us with cold caches
-_REST_PER_COST = 100  # reading processes never takes over 1 % of a core, be there 3000 of them
+_REST_PER_COST = 100  # reading processes never takes over 1% of a core, be there 3000 of them
 
 
 def affinity_core_count(pid: int) -> int | None:

@@ -155,7 +155,7 @@ class Reading:
 class Pace:
     """When the next poll begins: the interval, jittered, and longer where NVML is slow.
 
-    Without the +-10 % a training period near a multiple of the interval would always be caught at the same
+    Without the +-10% a training period near a multiple of the interval would always be caught at the same
     point. A slow round or three, until expensive calls have changed lanes, are no reason to slow down: the least of
     the last four counts.
     """
@@ -427,7 +427,7 @@ class StampClock:
 class Ring:
     """One ring of one GPU, drained from where the last drain ended. A GPU's rings share their clock.
 
-    A 1 Hz poll of a 0.5 s on, 0.5 s off load reads "5 %, idle" or "steady 50 %", depending on the sensor's window; the
+    A 1 Hz poll of a 0.5 s on, 0.5 s off load reads "5%, idle" or "steady 50%", depending on the sensor's window; the
     ring of about 72 entries in 10 s shows it.
     """
 
@@ -472,7 +472,7 @@ _MOST_PERCENT = 100.5
 
 
 class Gpm:
-    """How busy the SMs, the tensor cores and the memory are, on Hopper and later. "100 % utilization" does not say.
+    """How busy the SMs, the tensor cores and the memory are, on Hopper and later. "100% utilization" does not say.
 
     Of one GPU, or of one MIG instance of it (`instance` is the GPU instance's id). A value is the mean between two
     samples that lie at least 100 ms apart.

@@ -299,7 +299,7 @@ EVAL_LOADER = 2
 _LAUNCH_LATENCY_SECONDS = 0.002
 _FORWARD_SHARE = 0.32
 _OPTIMIZER_SHARE = 0.06
-_REDUCE_INTENSITY = 0.25  # a spinning collective keeps the GPU "100 % busy" at low power
+_REDUCE_INTENSITY = 0.25  # a spinning collective keeps the GPU "100% busy" at low power
 _KERNEL_SHARE = (0.96, 0.995)  # even a fed GPU has short stretches between kernels
 _GAP_LATE_STEPS = 2  # the hook reads its event pairs two steps later
 

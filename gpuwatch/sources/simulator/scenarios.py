@@ -217,7 +217,7 @@ _ALL = (
     ),
     Scenario(
         name="low-power",
-        description="100 % busy at 300 of 575 W: 32-bit arithmetic on a card with 16-bit units",
+        description="100% busy at 300 of 575 W: 32-bit arithmetic on a card with 16-bit units",
         gpu=_RTX_5090,
         loader=replace(_IMAGES, batch_size=128),
         compute=replace(_COMPUTE, intensity=0.52, facts=_FLOAT32, memory_share=0.71, tensor_activity_percent=2.0),
@@ -249,7 +249,7 @@ _ALL = (
     ),
     Scenario(
         name="hang",
-        description="a collective that never ends: 100 % busy at a third of the power, and no more steps",
+        description="a collective that never ends: 100% busy at a third of the power, and no more steps",
         gpu=_H100,
         loader=_IMAGES,
         compute=_COMPUTE,
