@@ -96,6 +96,8 @@ class GpuProcess:
     memory_bytes: int | None = None
     sm_percent: float | None = None
     command: str | None = None
+    user: str | None = None  # by its effective uid; the number where it has no name
+    age_seconds: float | None = None  # since it started, when the list was read
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,11 @@ State = Literal[
     "recording",
     "idle",
     "several",
+    "gpus",
 ]
 """What an action on a bottom line may need: an entry under the cursor (a finding, a process, or the way back to
 everything), processes to attach to or none, a picture that runs, is held or has ended, a recording that is being
-written or none, several fixes that a trial can try."""
+written or none, several fixes that a trial can try, more than one GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,14 @@ ACTIONS = (
             Shown("attach", 10, "attach", ("process",)),
             Shown("attach", 10, "detach", ("everything",)),
         ),
+    ),
+    Action(
+        "o",
+        "order of the GPUs: by index, or failing, idle and throttled first; where rows do not fit, GPUs that are used"
+        " alike share one, which enter opens",
+        bound=(Bound("main", "o", "order"),),
+        shown=(Shown("main", 45, "order GPUs", ("gpus",)), Shown("player", 96, "order GPUs", ("gpus",))),
+        palette=("Order of the GPUs", "By index, or what needs attention first"),
     ),
     Action(
         "c",

@@ -60,6 +60,42 @@ def of_limit(value: float | None, limit: float | None, unit: str) -> str:
     return f"{value:.0f} {unit}" if limit is None else f"{value:.0f}/{limit:.0f} {unit}"
 
 
+def kilowatts(value: float | None, limit: float | None) -> tuple[str, ...]:
+    """Power of many GPUs against their limits, longest wording first: "3.2/5.6 kW", "3.2 kW"."""
+    if value is None:
+        return (UNKNOWN,)
+    if value < 1000:
+        return of_limit(value, limit, "W"), f"{value:.0f} W"
+    alone = f"{value / 1e3:.1f} kW"
+    return (alone,) if limit is None else (f"{value / 1e3:.1f}/{limit / 1e3:.1f} kW", alone)
+
+
+def sizes(value: float | None) -> tuple[str, ...]:
+    """Bytes, longest wording first: "3855.6 GiB", "3.8 TiB"."""
+    if value is None:
+        return (UNKNOWN,)
+    return numbers.byte_size(value), f"{value / _KIB**4:.1f} TiB"
+
+
+def fitting(width: int, *wordings: str) -> str:
+    """The first wording that fits, else the last."""
+    return next((words for words in wordings if len(words) <= width), wordings[-1])
+
+
+def runtime(value_seconds: float) -> str:
+    """How long a process runs, in one unit: "45 s", "12 min", "17 h", "12 d"."""
+    if value_seconds < 99.5:
+        return f"{value_seconds:.0f} s"
+    minutes = value_seconds / 60
+    return (
+        f"{minutes:.0f} min"
+        if minutes < 90
+        else f"{minutes / 60:.0f} h"
+        if minutes < 2880
+        else f"{minutes / 1440:.0f} d"
+    )
+
+
 def memory_of_total(used: float | None, total: float | None, decimals: int = 1) -> str:
     """Memory against its total: "61.2/80 GiB"; a total that rounds to less than what is used, as precisely as that."""
     if used is None:
@@ -141,6 +177,13 @@ def gpu_name(name: str, width: int | None = None) -> str:
 def command_line(command: Sequence[str]) -> str:
     """A command as one escaped line."""
     return escape(" ".join(command)) or UNKNOWN
+
+
+def script_line(command: Sequence[str]) -> str:
+    """The same for a field of a few characters: from the script on."""
+    program = PurePath(command[0]).name if command else ""
+    rest = [word for word in command[1:] if word not in ("-u", "-B")]
+    return short_command(rest if program.startswith("python") and rest else command)
 
 
 def short_command(command: Sequence[str]) -> str:

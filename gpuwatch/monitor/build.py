@@ -14,7 +14,7 @@ from gpuwatch.monitor.snapshot import ENDS, STEPLESS, GpuNow, Origin, RankNow, R
 from gpuwatch.samples import PhaseKind, PhaseSpan, RunFacts
 from gpuwatch.timeline.columns import SECOND_NS
 from gpuwatch.timeline.figures import StepSums, rank_figures, run_rate, urgency
-from gpuwatch.timeline.gpu import REASON_HARDWARE, THROTTLES, GpuHistory, recent_utilization, status_of
+from gpuwatch.timeline.gpu import REASON_HARDWARE, THROTTLES, GpuHistory, recent_power, recent_utilization, status_of
 from gpuwatch.timeline.host import ProcessHistory
 from gpuwatch.timeline.phases import LOST_TIME
 from gpuwatch.timeline.runs import Bounds, Run, bounds_of, gpus_of, rows_of, stacks_over, sums_of_rows, sums_over
@@ -308,6 +308,7 @@ def gpu_now(gpu: GpuHistory, timeline: Timeline, now_ns: int) -> GpuNow:
     status = status_of(gpu, now_ns, timeline.interval_seconds, timeline.nvml)
     recent = recent_utilization(gpu, now_ns - _RECENT_NS, now_ns)
     mean, sigma = mean_and_sigma(recent) if recent else (None, None)
+    powers = recent_power(gpu, now_ns - _RECENT_NS, now_ns)
     return GpuNow(
         facts=gpu.facts,
         status=status.word,
@@ -319,6 +320,9 @@ def gpu_now(gpu: GpuHistory, timeline: Timeline, now_ns: int) -> GpuNow:
         throttled_by=throttled_by(gpu),
         utilization_mean_percent=mean,
         utilization_sigma_percent=sigma,
+        power_mean_watts=sum(powers) / len(powers) if powers else None,
+        idle_since_ns=gpu.idle_since_ns,
+        idle_when_found=gpu.idle_when_found,
     )
 
 

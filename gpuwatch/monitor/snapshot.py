@@ -12,6 +12,7 @@ from gpuwatch.samples import (
     CurrentLine,
     GpuFacts,
     GpuHealth,
+    GpuProcess,
     GpuSample,
     GpuStatus,
     HostSample,
@@ -58,6 +59,10 @@ class Origin:
     label: str
 
 
+GpuUse = Literal["busy", "held", "free", "failing", "unknown"]
+"""`held`: it does nothing, and processes have it; `free`: none has; `unknown`: its utilization or its processes are."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuNow:
     """A GPU's row. Ages are `snapshot.time_ns - latest.time_ns`."""
@@ -72,6 +77,26 @@ class GpuNow:
     throttled_by: tuple[str, ...] = ()  # words: "power", "heat", "hardware brake"
     utilization_mean_percent: float | None = None  # last 60 s
     utilization_sigma_percent: float | None = None
+    power_mean_watts: float | None = None  # last 60 s, as the utilization
+    idle_since_ns: int | None = None  # it has done nothing since; None while it works, and where that is not known
+    idle_when_found: bool = False  # it was idle already when it was first polled: "at least since"
+
+    @property
+    def processes(self) -> tuple[GpuProcess, ...] | None:
+        """Those on it, the largest first; None where the driver does not say, empty where there is none."""
+        known = self.latest_status.processes if self.latest_status is not None else None
+        return None if known is None else tuple(sorted(known, key=lambda each: -(each.memory_bytes or 0)))
+
+    @property
+    def use(self) -> GpuUse:
+        """What it is used for now."""
+        if self.status in ("lost", "stale"):
+            return "failing"
+        if self.idle_since_ns is None:
+            known = self.latest is not None and self.latest.utilization_percent is not None
+            return "busy" if known else "unknown"
+        processes = self.processes
+        return "unknown" if processes is None else "held" if processes else "free"
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,7 @@ _TOTALS = attrgetter(*_COUNTERS)
 _CHARTED_VALUES = attrgetter(*_CHARTED)
 _DRAINED = attrgetter(*metrics.GPU_RINGS.values())
 
+_IDLE_PERCENT, _USED_PERCENT = 1.0, 5.0  # idle from below the first until above the second: a display blinks
 _LOADED_PERCENT = 50.0  # below it the clock may be down because there is nothing to do
 
 
@@ -178,6 +179,8 @@ class GpuHistory:
         self.tiers = {name: ValueTiers() for name in _CHARTED}
         self.odometers = [Odometer() for _ in _COUNTERS]
         self.cool_clocks: Counter[int] = Counter()
+        self.idle_since_ns: int | None = None  # it has done nothing since; None also where utilization is unknown
+        self.idle_when_found = False
 
     def add_facts(self, facts: GpuFacts) -> None:
         """Facts are read again after a driver reload; the newest count."""
@@ -194,6 +197,7 @@ class GpuHistory:
         if self.latest is not None and sample.time_ns <= self.latest.time_ns:
             return
         sample = self._without_sentinels(sample)
+        self._follow_use(sample)
         self.lost = None
         self.latest = sample
         self.seen_ns = sample.time_ns
@@ -208,6 +212,19 @@ class GpuHistory:
             busy = sample.utilization_percent if sample.utilization_percent is not None else sample.sm_activity_percent
             if busy is not None and busy >= _LOADED_PERCENT:
                 self.cool_clocks[round(sample.sm_clock_mhz)] += 1
+
+    def _follow_use(self, sample: GpuSample) -> None:
+        busy = sample.utilization_percent
+        if busy is None or (self.latest is not None and sample.time_ns - self.latest.time_ns > _MARK_NS):
+            self.idle_since_ns = None  # nobody knows what it did meanwhile
+            if busy is None:
+                return
+        busiest = max((value for _, value in sample.utilization_ring), default=busy)
+        if max(busy, busiest) > _USED_PERCENT:
+            self.idle_since_ns = None
+        elif self.idle_since_ns is None and max(busy, busiest) < _IDLE_PERCENT:
+            self.idle_since_ns = sample.time_ns
+            self.idle_when_found = self.latest is None
 
     @property
     def counter_resets(self) -> int:
@@ -367,6 +384,11 @@ def recent_utilization(history: GpuHistory, start_ns: int, now_ns: int) -> list[
     """The utilization values of a short window, from the ring where it is drained."""
     ring = _ring_values(history, history.rings["utilization_percent"], start_ns, now_ns)
     return list(ring) if ring is not None else known(_slice(history, "utilization_percent", start_ns, now_ns))
+
+
+def recent_power(history: GpuHistory, start_ns: int, now_ns: int) -> list[float]:
+    """The power readings of a short window, one per poll."""
+    return known(_slice(history, "power_watts", start_ns, now_ns))
 
 
 def _slice(history: GpuHistory, name: str, start_ns: int, now_ns: int) -> array[float]:

@@ -81,7 +81,7 @@ def gpu(index: int = 0, name: str = "NVIDIA H100 80GB HBM3", **changes: object) 
         performance_state=0,
         pcie_generation=5,
         pcie_width=16,
-        processes=(GpuProcess(4711, 4711, round(60.8 * GIB), 57.0, "python train.py"),),
+        processes=(GpuProcess(4711, 4711, round(60.8 * GIB), 57.0, "python train.py", "ana", 61_000.0),),
         unavailable={"fan_percent": "this board has no fan"},
     )
     health = GpuHealth(NOW_NS - 9 * SECOND_NS, uuid, power_limit_watts=700.0, ecc_uncorrected_volatile=0)

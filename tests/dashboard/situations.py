@@ -127,6 +127,66 @@ def many_gpus(count: int, ranks: int = 0) -> Snapshot:
     return snapshot(gpus=gpus, runs=(own,), findings=(starvation(run=own.id),))
 
 
+def shared() -> Snapshot:
+    """Eight GPUs that five users share: two work for one run, some idle in somebody's hands, one is free."""
+    hours = 3600.0
+    owners = {
+        2: GpuProcess(8120, 8120, 71 * GIB, 97.0, "/opt/conda/bin/python -u pretrain.py --model 7b", "ben", 40 * hours),
+        3: GpuProcess(8121, 8121, 71 * GIB, 96.0, "/opt/conda/bin/python -u pretrain.py --model 7b", "ben", 40 * hours),
+        4: GpuProcess(8122, 8122, 71 * GIB, 97.0, "/opt/conda/bin/python -u pretrain.py --model 7b", "ben", 40 * hours),
+        5: GpuProcess(15502, 15502, 22 * GIB, 0.0, "python -m ipykernel_launcher -f kernel.json", "carla", 75 * hours),
+        6: GpuProcess(9033, 9033, 68 * GIB, 0.0, "python -m vllm.entrypoints.openai.api_server", "dmitri", 260 * hours),
+    }
+    gpus = [gpu(index, utilization_mean_percent=58.0 + index) for index in range(2)]
+    for index in range(2, 8):
+        process = owners.get(index)
+        idle = index >= 5
+        now = gpu(
+            index,
+            utilization_mean_percent=0.0 if idle else 96.0 + index % 3,
+            utilization_sigma_percent=0.0 if idle else 1.2,
+            power_mean_watts=92.0 if idle else 655.0,
+            idle_since_ns=NOW_NS - (41 + 200 * (index - 5)) * 60 * SECOND_NS if idle else None,
+            idle_when_found=index == 7,
+        )
+        assert now.latest is not None and now.latest_status is not None
+        held = 4 * 2**20 if process is None else process.memory_bytes
+        status = replace(now.latest_status, processes=() if process is None else (process,))
+        latest = replace(now.latest, memory_used_bytes=held, temperature_celsius=41.0 if idle else 66.0)
+        gpus.append(replace(now, latest=latest, latest_status=status))
+    two = GpuProcess(31007, 31007, 2 * GIB, 3.0, "python eval.py", "elif", 0.4 * hours)
+    assert gpus[4].latest_status is not None and gpus[4].latest_status.processes
+    both = (*gpus[4].latest_status.processes, two)
+    gpus[4] = replace(gpus[4], latest_status=replace(gpus[4].latest_status, processes=both))
+    return snapshot(gpus=tuple(gpus), runs=(run(gpu_indices=(0, 1)),))
+
+
+def cluster_node(count: int = 64) -> Snapshot:
+    """More GPUs than lines: eight jobs, a lost GPU, a hot one, one that lags, three that somebody holds."""
+    gpus = []
+    for index in range(count):
+        job = index // 8
+        process = GpuProcess(
+            20_000 + index, 20_000 + index, 70 * GIB, 97.0, f"python job{job}.py", f"user{job % 5}", 9e4
+        )
+        now = gpu(index, utilization_mean_percent=94.0 + index % 5, power_mean_watts=640.0 + index % 7)
+        if index == 17:
+            now = gpu(index, status="lost", status_reason="XID 79, fallen off the bus", status_since_ns=NOW_NS - 10**11)
+        elif index == 29:
+            now = gpu(index, utilization_mean_percent=31.0)
+        elif 40 <= index < 43:
+            now = gpu(
+                index, utilization_mean_percent=0.0, power_mean_watts=88.0, idle_since_ns=NOW_NS - 95 * 60 * SECOND_NS
+            )
+        elif index >= 60:
+            now = gpu(index, utilization_mean_percent=0.0, power_mean_watts=71.0, idle_since_ns=NOW_NS - 10**12)
+        assert now.latest is not None and now.latest_status is not None
+        warm = replace(now.latest, temperature_celsius=91.0 if index == 50 else 60.0 + index % 9)
+        listed = () if index >= 60 else (process,)
+        gpus.append(replace(now, latest=warm, latest_status=replace(now.latest_status, processes=listed)))
+    return snapshot(gpus=tuple(gpus), runs=(run(gpu_indices=tuple(range(8))),))
+
+
 def many_findings(count: int = 20) -> Snapshot:
     severities = (Severity.CRITICAL, Severity.WARNING, Severity.INFO, Severity.HINT)
     findings = tuple(

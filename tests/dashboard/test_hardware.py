@@ -42,7 +42,7 @@ def rows(snapshot: Snapshot, width: int = 120, height: int = 1, index: int = 0) 
 
 def test_a_gpu_in_one_line_at_120_columns() -> None:
     assert rows(situations.starved()) == [
-        " GPU             util 60 s     power      memory   temp SM clock slowed by"
+        " GPU             util 60 s power 60s      memory   temp SM clock throttle "
         "  util 0-100%, 2 min    power 0-700 W",
         " 0 H100 80GB       58% ±31 402/700 W 61.2/80 GiB  61 °C 1755 MHz none"
         "       ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶ ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶",
@@ -51,18 +51,18 @@ def test_a_gpu_in_one_line_at_120_columns() -> None:
 
 def test_a_gpu_at_80_columns_has_one_chart_with_power_below_utilization() -> None:
     assert rows(situations.starved(), 80, 2) == [
-        " GPU     util 60 s     power    memory  temp SM clock slowed util,power 2 min",
+        " GPU     util 60 s power 60s    memory  temp SM clock throt. util,power 2 min",
         " 0 H100    58% ±31 402/700 W 61/80 GiB 61 °C 1755 MHz none   ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶",
-        "         SM active 44% · tensor 21% · memory busy 31%        ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶",
+        "         4711 ana 60.8 GiB 17 h train.py                     ⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶⣀⣀⣶⣶",
     ]
 
 
 def test_higher_rows_have_details_and_higher_charts() -> None:
     lines = rows(situations.starved(), 120, 4)[1:]
     assert [line[17:76].rstrip() for line in lines[1:]] == [
+        "4711 ana 60.8 GiB 17 h train.py",
         "SM active 44% · tensor 21% · memory busy 31%",
         "memory clock 2619 MHz · PCIe 5 x16 · power: instant",
-        "4711 python train.py  60.8 GiB",
     ]
     assert [line[76:78] for line in lines] == ["⣤⣤", "⣿⣿", "⣿⣿", "⣿⣿"]
 

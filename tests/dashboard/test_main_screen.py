@@ -75,7 +75,7 @@ async def test_on_a_narrow_terminal_the_gain_has_a_place_beside_a_long_sentence(
 
 
 async def test_the_charts_of_gpus_and_runs_share_one_time_axis() -> None:
-    async with driven(situations.many_gpus(2)) as driver:
+    async with driven(situations.starved()) as driver:
         cells = columns(120)
         assert cells.chart_2 is not None
         gpus = next(row for row in driver.rows if row.startswith(" GPU "))
@@ -321,12 +321,42 @@ async def test_tab_leads_to_the_gpus_and_enter_to_all_about_one() -> None:
 
 
 async def test_64_gpus_scroll_to_the_last_with_its_chart() -> None:
-    async with driven(situations.many_gpus(64)) as driver:
-        assert "63 H100" not in driver.text
+    each_its_own = situations.many_gpus(64)
+    gpus = tuple(replace(gpu, throttled_by=(f"reason {gpu.facts.index}",)) for gpu in each_its_own.gpus)
+    async with driven(replace(each_its_own, gpus=gpus)) as driver:
+        assert "63 H100" not in driver.text and "rows below" in driver.text
         await driver.press("tab", "end")
         await driver.pilot.pause()
         last = next(row for row in driver.rows if row.startswith(" 63 H100"))
         assert any("⠀" < sign < "⣿" or sign == "⣿" for sign in last)
+        assert "below" not in driver.text
+
+
+async def test_gpus_that_are_used_alike_share_a_row_where_rows_do_not_fit_and_enter_opens_it() -> None:
+    async with driven(situations.cluster_node(), (120, 36)) as driver:
+        assert next(row for row in driver.rows if row.startswith(" 0-7 (8x)")).split()[-2:] == ["99999999", "mean"]
+        assert " 17 H100     LOST since" in driver.text and " 29 H100" in driver.text
+        assert "util/10 99999999 99999999 9!999999 99999399 99999999 00099999 99999999 9999...." in driver.text
+        await driver.press("tab", "enter")
+        await driver.pilot.pause()
+        assert " 0-7 (8x)" not in driver.text and " 0 H100" in driver.text and " 7 H100" in driver.text
+
+
+async def test_what_needs_attention_comes_first_by_a_key() -> None:
+    async with driven(situations.cluster_node(), (160, 50)) as driver:
+        await driver.press("o")
+        await driver.pilot.pause()
+        rows = [row.split()[0] for row in driver.rows if row[1:3].strip().isdigit() and "GPUs " not in row]
+        assert rows[:4] == ["17", "40-42", "50", "29"]
+
+
+async def test_a_shared_server_says_who_has_which_gpu() -> None:
+    async with driven(situations.shared(), (120, 36)) as driver:
+        row = {line.split()[0]: line for line in driver.rows if line[1:2].isdigit() and "GPUs " not in line}
+        assert row["2"].split()[9:14] == ["none", "8120", "ben", "40", "h"]
+        assert "idle 41m" in row["5"] and "carla" in row["5"] and "-m ipykerne" in row["5"]
+        assert " +1 " in row["4"] and "idle 7h+" in row["7"] and "free" in row["7"]
+        assert "5 busy · 2 idle but held · 1 free" in driver.text
 
 
 async def test_a_click_chooses_a_finding_and_a_second_one_opens_it() -> None:
@@ -356,6 +386,9 @@ async def test_a_click_on_the_verdict_opens_its_finding_and_one_on_a_key_does_wh
 async def test_a_click_on_a_gpu_opens_its_page() -> None:
     async with driven(situations.many_gpus(4)) as driver:
         row = next(index for index, row in enumerate(driver.rows) if row.startswith(" 2 H100"))
+        await driver.pilot.click(offset=(5, row))
+        await driver.pilot.pause()
+        assert "GPU 2  NVIDIA" not in driver.text, "the first click chooses"
         await driver.pilot.click(offset=(5, row))
         await driver.pilot.pause()
         assert "GPU 2  NVIDIA H100 80GB HBM3" in driver.text

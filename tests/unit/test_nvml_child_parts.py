@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,26 @@ def test_pids_cannot_be_mapped_where_proc_says_nothing(tmp_path: Path) -> None:
     pids = PidMap(str(tmp_path))
     assert not pids.known and pids.pid(1) is None and pids.command(1) is None
     assert "--pid=host" in (pids.reason or "")
+
+
+def test_a_process_has_its_user_and_its_age_and_one_that_is_gone_has_none(tmp_path: Path) -> None:
+    (tmp_path / "77").mkdir()
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "status").write_text("NSpid:\t5\t1\n")
+    (tmp_path / "77" / "status").write_text("Uid:\t1000\t0\t1000\t1000\nNSpid:\t77\t7\n")
+    ticks = os.sysconf("SC_CLK_TCK")
+    (tmp_path / "77" / "stat").write_text(f"77 (a) R (b) S {' '.join(['1'] * 18)} {30 * ticks} 0 0\n")
+    (tmp_path / "uptime").write_text("100.5 400.0\n")
+    pids = PidMap(str(tmp_path))
+    assert pids.user(77) == "root" and pids.age_seconds(77) == pytest.approx(70.5)
+    assert pids.user(78) is None and pids.age_seconds(78) is None
+
+
+def test_a_user_without_a_name_is_a_number(tmp_path: Path) -> None:
+    for name in ("self", "77"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "status").write_text("Uid:\t1\t987654321\t1\t1\nNSpid:\t77\t7\n")
+    assert PidMap(str(tmp_path)).user(77) == "987654321"
 
 
 @pytest.mark.parametrize("code", [*range(1, 31), 999, -1, -2, -3, -4, 12345])

@@ -7,8 +7,11 @@ not, which at 8 GPUs cost a third of the frame (measured with 8.2.8).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
+from rich.style import Style
 from textual import events
 from textual.binding import BindingType
 from textual.filter import LineFilter
@@ -21,13 +24,24 @@ from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.actions import bindings
 from gpuwatch.dashboard.lines import Line, LineWriter, blanks, selected
 from gpuwatch.dashboard.panels.charts import Trace, area
+from gpuwatch.dashboard.panels.gpu_rows import (
+    HOT_CELSIUS,
+    Order,
+    Row,
+    numbers_of,
+    power_limit,
+    power_of,
+    rows_of,
+    total_of,
+    utilization_of,
+)
 from gpuwatch.dashboard.panels.layout import Columns
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import OLD_STATUS_NS, View
 from gpuwatch.dashboard.widgets import RepaintWanted, line_regions, without_ansi
 from gpuwatch.dashboard.words import no_gpu_reason, status_words
-from gpuwatch.monitor.snapshot import GpuNow, Snapshot
-from gpuwatch.samples import GpuSample
+from gpuwatch.monitor.snapshot import GpuNow, GpuUse, Snapshot
+from gpuwatch.samples import GpuFacts, GpuProcess, GpuSample
 from gpuwatch.timeline.charts import Series
 
 
@@ -39,11 +53,7 @@ class OpenGpu(Message):
         self.uuid = uuid
 
 
-HOT_CELSIUS = 85
-"""The checklist's limit; above it throttling is near on all current boards."""
-
-
-def gpu_header(view: View, columns: Columns, look: Look, *, focused: bool = False) -> Line:
+def gpu_header(view: View, columns: Columns, look: Look, row_height: int = 1, *, focused: bool = False) -> Line:
     """The column heads, with the charts' range and window; without a GPU, why there is none."""
     writer = LineWriter(columns.width, look)
     if view.snapshot is not None and not view.snapshot.gpus:
@@ -55,23 +65,27 @@ def gpu_header(view: View, columns: Columns, look: Look, *, focused: bool = Fals
         writer.to(writer.cells + columns.meter + columns.gap, look.heading)
     for title, width in (
         ("util 60 s", columns.utilization),
-        ("power", columns.power),
+        ("power 60 s" if columns.power >= 10 else "power 60s", columns.power),
         ("memory", columns.memory),
         ("temp", columns.temperature),
         ("SM clock", columns.clock),
-        ("slowed by" if columns.slowed > 8 else "slowed", columns.slowed),
+        ("throttle" if columns.slowed >= 8 else "throt.", columns.slowed),
     ):
         if width:
-            align = writer.left if title.startswith("slowed") else writer.right
+            align = writer.left if title.startswith("thr") else writer.right
             align(title, width, look.heading).to(writer.cells + columns.gap, look.heading)
+    for field in owner_fields(columns.owner):
+        align = writer.right if field.right else writer.left
+        align(field.title, field.width, look.heading).to(writer.cells + 1, look.heading)
     window = say.span(view.window_seconds)
-    if columns.chart_2 is None:
-        writer.to(columns.chart_1, look.heading).put(f"util,power {window}", look.heading, columns.chart_width)
-    else:
-        writer.to(columns.chart_1, look.heading)
+    writer.to(columns.chart_1, look.heading)
+    if columns.chart_2 is not None or (columns.owner and row_height == 1):
         full = f"util 0-100%, {window}"
         fitting = full if len(full) <= columns.chart_width else f"util, {window}"
         writer.put(fitting, look.heading, columns.chart_width)
+    else:
+        writer.put(f"util,power {window}", look.heading, columns.chart_width)
+    if columns.chart_2 is not None:
         writer.to(columns.chart_2, look.heading).put(_power_range(view), look.heading, columns.chart_width)
     return writer.line(look.heading)
 
@@ -81,6 +95,81 @@ def _power_range(view: View) -> str:
     limits = {power_limit(gpu) for gpu in view.snapshot.gpus} if view.snapshot else set()
     limit = limits.pop() if len(limits) == 1 else None
     return "power 0-limit" if limit is None else f"power 0-{limit:.0f} W"
+
+
+def total_row(gpus: Sequence[GpuNow], columns: Columns, look: Look, hidden: int = 0) -> Line:
+    """All GPUs as one: how many work, what they draw and hold. `hidden` rows are out of sight below."""
+    total = total_of(gpus)
+    writer = LineWriter(columns.width, look).to(1)
+    writer.left(say.fitting(columns.name, f"{total.gpus} GPUs", f"all {total.gpus}"), columns.name, look.strong)
+    writer.gap(columns.gap)
+    if columns.meter:
+        _meter(writer, total.utilization_percent, columns.meter, look)
+        writer.gap(columns.gap)
+    writer.right(say.percent(total.utilization_percent), columns.utilization, look.utilization)
+    power = say.fitting(columns.power, *say.kilowatts(total.power_watts, total.power_limit_watts))
+    writer.right(power, columns.power + columns.gap, look.power)
+    used = total.memory_used_bytes
+    whole = say.memory_of_total(used, total.memory_total_bytes, 0)
+    writer.right(say.fitting(columns.memory, whole, *say.sizes(used)), columns.memory + columns.gap, look.text)
+    hot = look.critical if (total.hottest_celsius or 0) >= HOT_CELSIUS else look.text
+    writer.right(say.celsius(total.hottest_celsius), columns.temperature + columns.gap, hot)
+    if columns.clock:
+        writer.gap(columns.gap + columns.clock)
+    if columns.slowed:
+        said = f"{total.throttled} GPU{'' if total.throttled == 1 else 's'}" if total.throttled else "none"
+        writer.gap(columns.gap).left(said, columns.slowed, look.warning if total.throttled else look.dim)
+    writer.gap(columns.gap)
+    uses = [(f"{hidden} row{'' if hidden == 1 else 's'} below", look.warning)] if hidden else []
+    uses += [(f"{total.uses[use]} {USE_WORDS[use]}", _use_style(use, look)) for use in USE_WORDS if total.uses[use]]
+    for place, (words, style) in enumerate(uses):
+        if writer.room < len(words) + 3:
+            break
+        writer.put(f" {look.glyphs.dot} " if place else "", look.dim).put(words, style)
+    return writer.line()
+
+
+USE_WORDS: dict[GpuUse, str] = {
+    "failing": "failing",
+    "busy": "busy",
+    "held": "idle but held",
+    "free": "free",
+    "unknown": "unknown",
+}
+
+
+def _use_style(use: GpuUse, look: Look) -> Style:
+    return {"failing": look.critical, "held": look.warning, "busy": look.good}.get(use, look.dim)
+
+
+def heat_lines(gpus: Sequence[GpuNow], width: int, look: Look) -> list[Line]:
+    """One cell per GPU, eight together: tens of percent of utilization, "." where it is free, "!" where it fails."""
+    whole = [gpu for gpu in gpus if gpu.facts.mig_parent is None]
+    label = 8
+    per_line = max(1, (width - label - 1) // 9) * 8
+    lines = []
+    for start in range(0, len(whole), per_line):
+        writer = LineWriter(width, look).to(1).put("util/10" if start == 0 else str(whole[start].facts.index), look.dim)
+        writer.to(label + 1)
+        for place, gpu in enumerate(whole[start : start + per_line]):
+            if place and place % 8 == 0:
+                writer.gap(1)
+            writer.put(*heat_cell(gpu, look))
+        lines.append(writer.line())
+    return lines
+
+
+def heat_cell(gpu: GpuNow, look: Look) -> tuple[str, Style]:
+    """A GPU in one character, and its colour."""
+    percent = utilization_of(gpu)
+    if gpu.use == "failing":
+        return "!", look.critical
+    if gpu.use == "free":
+        return ".", look.faint
+    if percent is None:
+        return "?", look.dim
+    style = look.warning if gpu.use == "held" or gpu.throttled_by else look.good if percent >= 50 else look.dim
+    return str(min(9, int(percent // 10))), style
 
 
 def gpu_row(
@@ -94,7 +183,7 @@ def gpu_row(
     util_rows, power_rows = _charts(gpu, drawn, columns, look, utilization, power)
     room = columns.left_width - _indent(columns)
     sick = _status_lines(gpu, snapshot, room)
-    details = sick[1:] if sick else _details(gpu, snapshot.time_ns, room, look) if height > 1 else []
+    details = sick[1:] if sick else _details(gpu, snapshot, columns, look) if height > 1 else []
     lines = []
     for y in range(drawn):
         writer = LineWriter(columns.width, look)
@@ -103,7 +192,9 @@ def gpu_row(
         elif y <= len(details):
             writer.to(_indent(columns)).put(details[y - 1], look.dim, columns.left_width - writer.cells)
         writer.to(columns.chart_1)
-        if columns.chart_2 is None:
+        if not columns.chart_width:
+            pass
+        elif columns.chart_2 is None:
             style = look.utilization if y < len(util_rows) else look.power
             writer.chart((util_rows + power_rows)[y], style)
         else:
@@ -131,30 +222,21 @@ def _charts(
     return util_rows, power_rows
 
 
-def power_limit(gpu: GpuNow) -> float | None:
-    """The limit in force: the one of the 30 s lane, else the one read at start."""
-    if gpu.latest_health is not None and gpu.latest_health.power_limit_watts is not None:
-        return gpu.latest_health.power_limit_watts
-    return gpu.facts.power_limit_watts
-
-
 def _first_line(
     writer: LineWriter, gpu: GpuNow, view: View, snapshot: Snapshot, columns: Columns, look: Look, sick: list[str]
 ) -> None:
     """Name and numbers; a GPU without live numbers says so in words instead."""
     facts = gpu.facts
-    index = str(facts.index)
-    name = f"{index} {say.gpu_name(facts.name, columns.name - len(index) - 1)}"
-    writer.to(1).left(name, columns.name + columns.gap, look.strong)
+    writer.to(1).left(gpu_label(facts, columns.name), columns.name, look.strong).gap(columns.gap)
     if sick or gpu.latest is None:
         style = {"lost": look.critical, "stale": look.warning}.get(gpu.status, look.dim)
         writer.put(sick[0] if sick else say.UNKNOWN, style, columns.left_width - writer.cells)
         return
     if view.is_old(gpu.latest.time_ns):
         writer.put(f"{say.age(snapshot.time_ns - gpu.latest.time_ns)} old ", look.warning)
-        _numbers(writer, gpu, gpu.latest, columns, look, skip_utilization=True)
+        _numbers(writer, gpu, gpu.latest, snapshot, columns, look, skip_utilization=True)
         return
-    _numbers(writer, gpu, gpu.latest, columns, look)
+    _numbers(writer, gpu, gpu.latest, snapshot, columns, look)
 
 
 def _status_lines(gpu: GpuNow, snapshot: Snapshot, room: int) -> list[str]:
@@ -165,10 +247,16 @@ def _status_lines(gpu: GpuNow, snapshot: Snapshot, room: int) -> list[str]:
 
 
 def _numbers(
-    writer: LineWriter, gpu: GpuNow, latest: GpuSample, columns: Columns, look: Look, skip_utilization: bool = False
+    writer: LineWriter,
+    gpu: GpuNow,
+    latest: GpuSample,
+    snapshot: Snapshot,
+    columns: Columns,
+    look: Look,
+    skip_utilization: bool = False,
 ) -> None:
     gap = columns.gap
-    mean = gpu.utilization_mean_percent if gpu.utilization_mean_percent is not None else latest.utilization_percent
+    mean = utilization_of(gpu)
     if skip_utilization:
         start = _indent(columns) + (columns.meter + gap if columns.meter else 0)
         writer.to(start + columns.utilization)
@@ -176,12 +264,14 @@ def _numbers(
         if columns.meter:
             _meter(writer, mean, columns.meter, look)
             writer.gap(gap)
-        writer.right(say.mean_and_sigma(mean, gpu.utilization_sigma_percent), columns.utilization, look.utilization)
+        idle = _idle_words(gpu, snapshot.time_ns)
+        words = idle or say.mean_and_sigma(mean, gpu.utilization_sigma_percent)
+        writer.right(words, columns.utilization, look.dim if idle else look.utilization)
     temperature = latest.temperature_celsius
     hot = look.critical if temperature is not None and temperature >= HOT_CELSIUS else look.text
     decimals = 1 if columns.memory > 9 else 0
     memory = say.memory_of_total(latest.memory_used_bytes, gpu.facts.memory_total_bytes, decimals)
-    writer.right(say.of_limit(latest.power_watts, power_limit(gpu), "W"), columns.power + gap, look.power)
+    writer.right(say.of_limit(power_of(gpu), power_limit(gpu), "W"), columns.power + gap, look.power)
     writer.right(memory, columns.memory + gap, look.text)
     writer.right(say.celsius(temperature), columns.temperature + gap, hot)
     if columns.clock:
@@ -189,6 +279,125 @@ def _numbers(
     if columns.slowed:
         words, slowed = slowed_by(gpu, latest)
         writer.gap(gap).left(words, columns.slowed, look.warning if slowed else look.dim)
+    if columns.owner:
+        _owner(writer.gap(gap), gpu, snapshot, columns.owner, look)
+
+
+_IDLE_WORTH_SAYING_NS = 60_000_000_000
+
+
+def _idle_words(gpu: GpuNow, now_ns: int) -> str:
+    """Since when it does nothing: "idle 41m", "idle 41m+" where that is since before it was first seen."""
+    if gpu.idle_since_ns is None or now_ns - gpu.idle_since_ns < _IDLE_WORTH_SAYING_NS:
+        return ""
+    minutes = (now_ns - gpu.idle_since_ns) // 60_000_000_000
+    since = f"{minutes}m" if minutes < 100 else f"{minutes // 60}h" if minutes < 6000 else f"{minutes // 1440}d"
+    return f"idle {since}{'+' if gpu.idle_when_found else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerField:
+    """One column of a GPU's owner."""
+
+    title: str
+    width: int
+    right: bool = False
+
+
+@cache
+def owner_fields(width: int) -> tuple[OwnerField, ...]:
+    """What is said of a GPU's largest process: its pid and user first, then its command, its runtime, its memory."""
+    if width < 12:
+        return ()
+    fields = [OwnerField("pid", 7, right=True), OwnerField("user", 8 if width >= 24 else width - 8)]
+    if width >= 64:
+        fields.append(OwnerField("holds", 8, right=True))
+    if width >= 34:
+        fields.append(OwnerField("time", 6, right=True))
+    rest = width - sum(field.width + 1 for field in fields)
+    return (*fields, OwnerField("command", rest)) if rest >= 6 else tuple(fields)
+
+
+def _owner(writer: LineWriter, gpu: GpuNow, snapshot: Snapshot, width: int, look: Look) -> None:
+    """Who has the GPU: its largest process, and how many more there are."""
+    end = writer.cells + width
+    processes = gpu.processes
+    if not processes:
+        status = gpu.latest_status
+        reason = status.unavailable.get("processes", "") if processes is None and status is not None else ""
+        words = say.escape(reason) or (say.UNKNOWN if processes is None else "free" if gpu.use == "free" else "")
+        writer.put(words, look.dim, width).to(end)
+        return
+    said = owner_words(processes[0], gpu, snapshot)
+    more = f" +{len(processes) - 1}" if len(processes) > 1 else ""
+    fields = owner_fields(width)
+    for place, field in enumerate(fields):
+        last = place == len(fields) - 1
+        room = field.width - (len(more) if last else 0)
+        style = look.accent if field.title == "pid" else look.text if field.title == "user" else look.dim
+        (writer.right if field.right else writer.left)(said[field.title], room, style)
+        writer.put(more if last else " ", look.dim)
+    writer.to(end)
+
+
+def owner_words(process: GpuProcess, gpu: GpuNow, snapshot: Snapshot) -> dict[str, str]:
+    """A process by the titles of its fields."""
+    status = gpu.latest_status
+    age_seconds = process.age_seconds
+    if age_seconds is not None and status is not None:
+        age_seconds += max(0, snapshot.time_ns - status.time_ns) / 1e9
+    command = process.command or ("" if process.pid is not None else "host pid: not visible here")
+    return {
+        "pid": str(process.pid if process.pid is not None else process.host_pid),
+        "user": say.escape(process.user or say.UNKNOWN),
+        "holds": say.byte_size(process.memory_bytes),
+        "time": say.UNKNOWN if age_seconds is None else say.runtime(age_seconds),
+        "command": say.script_line(command.split(" ")) if command else say.UNKNOWN,
+    }
+
+
+def gpu_label(facts: GpuFacts, width: int) -> str:
+    """A GPU in the table: its index and its name as far as there is room, of a MIG instance its profile."""
+    index = str(facts.index)
+    return f"{index} {say.gpu_name(facts.name, width - len(index) - 1)}"
+
+
+def group_row(row: Row, view: View, columns: Columns, look: Look) -> Line:
+    """Several GPUs that are used alike: means over them, the hottest, and one cell for each."""
+    snapshot = view.snapshot
+    assert snapshot is not None, "a GPU came with a snapshot"
+    count, first, total = len(row.gpus), row.gpus[0], total_of(row.gpus)
+    gap = columns.gap
+    writer = LineWriter(columns.width, look).to(1)
+    indices = numbers_of(row.gpus)
+    name = say.fitting(columns.name, f"{indices} ({count}x)", indices, f"{first.facts.index}+{count - 1}")
+    writer.left(name, columns.name, look.strong).gap(gap)
+    if columns.meter:
+        _meter(writer, total.utilization_percent, columns.meter, look)
+        writer.gap(gap)
+    idle = _idle_words(first, snapshot.time_ns) if first.idle_since_ns is not None else ""
+    utilization = idle or say.percent(total.utilization_percent)
+    writer.right(utilization, columns.utilization, look.dim if idle else look.utilization)
+    watts = None if total.power_watts is None else total.power_watts / count
+    limit = None if total.power_limit_watts is None else total.power_limit_watts / count
+    writer.right(say.of_limit(watts, limit, "W"), columns.power + gap, look.power)
+    used = None if total.memory_used_bytes is None else total.memory_used_bytes / count
+    whole = None if total.memory_total_bytes is None else total.memory_total_bytes / count
+    decimals = 1 if columns.memory > 9 else 0
+    writer.right(say.memory_of_total(used, whole, decimals), columns.memory + gap, look.text)
+    writer.right(say.celsius(total.hottest_celsius), columns.temperature + gap, look.text)
+    if columns.clock:
+        writer.gap(gap + columns.clock)
+    if columns.slowed and first.latest is not None:
+        words, slowed = slowed_by(first, first.latest)
+        writer.gap(gap).left(words, columns.slowed, look.warning if slowed else look.dim)
+    _owner(writer.gap(gap), first, snapshot, columns.owner, look)
+    if columns.chart_width >= 12:
+        writer.to(columns.chart_1)
+        for gpu in row.gpus[: columns.chart_width - 5]:
+            writer.put(*heat_cell(gpu, look))
+        writer.put(" mean", look.dim)
+    return writer.line()
 
 
 def slowed_by(gpu: GpuNow, latest: GpuSample) -> tuple[str, bool]:
@@ -209,12 +418,18 @@ def _meter(writer: LineWriter, value: float | None, width: int, look: Look) -> N
     writer.chart(look.glyphs.bar_rest * (width - whole - len(part)), look.faint)
 
 
-def _details(gpu: GpuNow, now_ns: int, width: int, look: Look) -> list[str]:
+def _details(gpu: GpuNow, snapshot: Snapshot, columns: Columns, look: Look) -> list[str]:
     """What is worth knowing in addition to the main columns, as many lines of `width` as it takes."""
-    latest, status = gpu.latest, gpu.latest_status
+    latest, status, now_ns = gpu.latest, gpu.latest_status, snapshot.time_ns
+    width = columns.left_width - _indent(columns)
     if latest is None or gpu.status == "lost":
         return []
-    words = []
+    words: list[str] = []
+    owners = [owner_words(each, gpu, snapshot) for each in gpu.processes or ()]
+    lines = [
+        " ".join(said[name] for name in ("pid", "user", "holds", "time", "command") if said[name] != say.UNKNOWN)
+        for said in owners[1 if columns.owner else 0 :]
+    ]
     if latest.sm_activity_percent is not None:
         words.append(f"SM active {say.percent(latest.sm_activity_percent)}")
     if latest.tensor_activity_percent is not None:
@@ -233,12 +448,7 @@ def _details(gpu: GpuNow, now_ns: int, width: int, look: Look) -> list[str]:
     if latest.power_window_seconds is not None:
         window = latest.power_window_seconds
         words.append("power: instant" if window == 0 else f"power: {say.seconds(window)} mean")
-    lines = _flow(words, width, look)
-    for process in (status.processes or ()) if status else ():
-        command = say.escape(process.command or f"host pid {process.host_pid}")
-        pid = process.pid if process.pid is not None else process.host_pid
-        lines.append(f"{pid} {command}  {say.byte_size(process.memory_bytes)}")
-    return lines
+    return [*lines[:2], *_flow(words, width, look), *lines[2:]]
 
 
 def _flow(words: list[str], width: int, look: Look) -> list[str]:
@@ -267,7 +477,10 @@ class GpuTable(ScrollView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.cursor = 0
-        self._uuids: list[str] = []
+        self.order: Order = "index"
+        self.opened: set[str] = set()
+        self._chosen: int | None = None  # by the last click: a second one opens it
+        self._rows: list[Row] = []
         self._row_height = 1
         self._lines: dict[int, Line] = {}
         self._strips: dict[int, Strip] = {}
@@ -275,35 +488,46 @@ class GpuTable(ScrollView, can_focus=True):
     def get_line_filters(self) -> Sequence[LineFilter]:
         return without_ansi(super().get_line_filters())
 
-    def visible_gpus(self, view: View, window_lines: int, row_height: int) -> tuple[GpuNow, ...]:
-        """The GPUs whose rows can be seen: only they need charts."""
+    def arranged(self, view: View, *, collapsed: bool) -> list[Row]:
+        """The rows in the order that the user chose."""
         gpus = view.snapshot.gpus if view.snapshot else ()
+        self._rows = rows_of(gpus, order=self.order, collapsed=collapsed, opened=self.opened)
+        return self._rows
+
+    def visible_gpus(self, window_lines: int, row_height: int) -> list[str]:
+        """The UUIDs of the GPUs that have a row in sight to themselves: only they need charts."""
         first = int(self.scroll_offset.y) // max(1, row_height)
-        return gpus[first : first + window_lines // max(1, row_height) + 2]
+        seen = self._rows[first : first + window_lines // max(1, row_height) + 2]
+        return [row.uuid for row in seen if len(row.gpus) == 1]
 
     def show(
-        self, view: View, row_height: int, columns: Columns, look: Look, traces: Traces, visible: set[str]
+        self, view: View, window_lines: int, row_height: int, columns: Columns, look: Look, traces: Traces
     ) -> None:
-        """Brings all visible rows up to date."""
-        gpus = view.snapshot.gpus if view.snapshot else ()
+        """Brings all rows in sight up to date."""
         self._row_height = max(1, row_height)
-        self._uuids = [gpu.facts.uuid for gpu in gpus]
-        self.cursor = max(0, min(self.cursor, len(gpus) - 1))
-        size = Size(columns.width - 1, len(gpus) * row_height)
+        self.cursor = max(0, min(self.cursor, len(self._rows) - 1))
+        size = Size(columns.width - 1, len(self._rows) * row_height)
         if size != self.virtual_size:
             self.virtual_size = size
         lines: dict[int, Line] = {}
-        for index, gpu in enumerate(gpus):
-            uuid = gpu.facts.uuid
-            if uuid not in visible:
-                continue
-            utilization = traces.get(Series("gpu.utilization_percent", uuid), _NO_TRACE)
-            power = traces.get(Series("gpu.power_watts", uuid), _NO_TRACE)
-            row = gpu_row(gpu, view, row_height, columns, look, utilization, power)
+        first = int(self.scroll_offset.y) // self._row_height
+        for index in range(first, min(len(self._rows), first + window_lines // self._row_height + 2)):
+            row, uuid = self._rows[index], self._rows[index].uuid
+            if len(row.gpus) > 1:
+                drawn = [group_row(row, view, columns, look)]
+            else:
+                utilization = traces.get(Series("gpu.utilization_percent", uuid), _NO_TRACE)
+                power = traces.get(Series("gpu.power_watts", uuid), _NO_TRACE)
+                drawn = gpu_row(row.gpus[0], view, row_height, columns, look, utilization, power)
             if self.has_focus and index == self.cursor:
-                row = [selected(line, look) for line in row]
-            lines.update(enumerate(row, start=index * row_height))
+                drawn = [selected(line, look) for line in drawn]
+            lines.update(enumerate(drawn, start=index * row_height))
         self._show_lines(lines, columns.width)
+
+    def rows_below(self, window_lines: int, row_height: int) -> int:
+        """How many rows are out of sight below the window."""
+        seen = (int(self.scroll_offset.y) + window_lines) // max(1, row_height)
+        return max(0, len(self._rows) - seen)
 
     def _show_lines(self, lines: dict[int, Line], width: int) -> None:
         old, self._lines = self._lines, lines
@@ -330,28 +554,47 @@ class GpuTable(ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         index = (event.y + int(self.scroll_offset.y)) // self._row_height
-        if index < len(self._uuids):
-            self.cursor = index
+        if index >= len(self._rows):
+            return
+        chosen, self._chosen, self.cursor = self._chosen, index, index
+        self._ask_repaint()
+        if chosen == index:
             self.action_open()
 
     def action_cursor(self, step: int) -> None:
         """Moves the cursor, and the window so that its row is seen."""
-        if not self._uuids:
+        if not self._rows:
             return
-        self.cursor = max(0, min(len(self._uuids) - 1, self.cursor + step))
+        self.cursor = max(0, min(len(self._rows) - 1, self.cursor + step))
         top, height = self.cursor * self._row_height, self.size.height
         seen_from = min(max(int(self.scroll_offset.y), top + self._row_height - height), top)
         self.scroll_to(y=seen_from, animate=False)
         self._ask_repaint()
 
     def action_open(self) -> None:
-        if self._uuids:
-            self.post_message(OpenGpu(self._uuids[self.cursor]))
+        """Opens the GPU, or the row of several so that each of its GPUs has its own."""
+        if not self._rows:
+            return
+        row = self._rows[self.cursor]
+        if len(row.gpus) > 1:
+            self.opened.add(row.uuid)
+            self._ask_repaint()
+        else:
+            self.post_message(OpenGpu(row.uuid))
+
+    def toggle_order(self) -> Order:
+        """Worst first or by index; rows that were opened close."""
+        self.order = "worst" if self.order == "index" else "index"
+        self.opened.clear()
+        self.cursor = 0
+        self._ask_repaint()
+        return self.order
 
     def on_focus(self) -> None:
         self._ask_repaint()
 
     def on_blur(self) -> None:
+        self._chosen = None
         self._ask_repaint()
 
     def _ask_repaint(self) -> None:

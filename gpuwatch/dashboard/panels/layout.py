@@ -13,7 +13,10 @@ WIDE_FROM = 150
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Widths in cells; a `chart_2` of None means that the charts are stacked in one column."""
+    """Widths in cells; a `chart_2` of None means that the charts are stacked in one column, or that there is but one.
+
+    `owner` is 0 where a GPU's owner has no column of its own.
+    """
 
     width: int
     gap: int
@@ -25,6 +28,7 @@ class Columns:
     temperature: int
     clock: int
     slowed: int
+    owner: int
     chart_1: int  # first cell of the left chart
     chart_2: int | None
     chart_width: int
@@ -32,7 +36,7 @@ class Columns:
     @property
     def left_width(self) -> int:
         """What the numbers have, up to the charts."""
-        return self.chart_1 - self.gap
+        return self.chart_1 - self.gap if self.chart_width else self.width - 1
 
     @property
     def stacked(self) -> bool:
@@ -62,7 +66,27 @@ def columns(width: int) -> Columns:
         chart_1 = right - 2 * chart_width - gap
     else:
         chart_width, chart_2 = max(0, right - chart_1), None
-    return Columns(width, gap, *fields, chart_1, chart_2, chart_width)
+    return Columns(width, gap, *fields, 0, chart_1, chart_2, chart_width)
+
+
+@cache
+def owner_columns(width: int) -> Columns:
+    """The widths where rows name the GPUs' owners: one chart stays, above that of the runs' step time, and no meter."""
+    if width >= 200:
+        gap, fields = 2, (22, 10, 9, 11, 13, 6, 8, 14)
+    elif width >= WIDE_FROM:
+        gap, fields = 1, (17, 0, 9, 10, 11, 6, 8, 9)
+    elif width >= 110:
+        gap, fields = 1, (11, 0, 9, 10, 11, 5, 0, 8)
+    elif width >= TWO_CHARTS_FROM:
+        gap, fields = 1, (8, 0, 9, 9, 9, 5, 0, 7)
+    else:
+        gap, fields = 1, (6, 0, 9, 9, 9, 5, 0, 6 if width >= 76 else 0)
+    used = 1 + sum(field + gap for field in fields if field)
+    usual = columns(width)
+    if usual.chart_2 is None:
+        return Columns(width, gap, *fields, width - 1 - used, width - 1, None, 0)
+    return Columns(width, gap, *fields, usual.chart_2 - gap - used, usual.chart_2, None, usual.chart_width)
 
 
 MIN_WIDTH, MIN_HEIGHT = 60, 15
@@ -81,12 +105,14 @@ class Needs:
     """What there is to show."""
 
     verdict_lines: int
-    gpus: int
+    gpus: int  # rows, which are fewer than GPUs where those alike share one
     runs: int
     ranks: int  # of the first run
     findings: int
     host: bool = True
     reason: bool = False  # why there is no GPU has to be said
+    alike: bool = False  # whether GPUs share rows, of which none is higher than a line
+    gpu_summary: int = 0  # lines about all GPUs, below the heads of the columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +145,9 @@ def arrange(width: int, height: int, needs: Needs) -> Arrangement:
     """Shares out the height: first a little for everybody, then what each can use, in order of worth."""
     framed = height >= FRAMED_FROM
     verdict = max(2, min(needs.verdict_lines, height // 4 if framed else max(3, height // 6)))
-    gpu_head = 1 if needs.gpus or needs.reason else 0
+    gpu_head = (1 if needs.gpus or needs.reason else 0) + needs.gpu_summary
     share = _Share(height - 3 - verdict - gpu_head, needs)
-    stacked = columns(width).stacked
+    stacked = columns(width).stacked or needs.gpus > 1
     share.findings(1)
     share.gpu_rows(2)
     share.run(4)
@@ -136,13 +162,16 @@ def arrange(width: int, height: int, needs: Needs) -> Arrangement:
     per_line = max(1, (columns(width).left_width - 1) // RANK_FIELD)
     rank_lines = -(-needs.ranks // per_line) if needs.ranks > 1 else 0
     share.run(5 + min(8, rank_lines))
-    share.gpu_height(2)
+    if needs.gpus == 1:
+        share.gpu_height(2)
     share.run(5 + rank_lines)
     share.other_runs(5)
     share.gpu_rows(64)
     share.findings(8)
     share.host(2)
-    for step in range(3, (TALLEST_ROW if height < TALL_FROM else TALLEST_ROW_TALL) + 1):
+    if needs.gpus > 1:
+        share.run(8 + rank_lines)
+    for step in range(2, (TALLEST_ROW if height < TALL_FROM else TALLEST_ROW_TALL) + 1):
         if not stacked or step % 2 == 0:
             share.gpu_height(step)
         share.run(min(step + 6, 4 + step + rank_lines))
@@ -189,6 +218,8 @@ class _Share:
 
     def gpu_height(self, height: int) -> None:
         """Higher rows, only for all GPUs alike and only when none has to be scrolled to."""
+        if self.needs.alike:
+            return
         extra = (height - self.row_height) * self.rows
         if self.rows and self.rows == self.needs.gpus and extra <= self.rest:
             self.rest -= extra

@@ -13,7 +13,7 @@ from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.actions import Key, bindings, bottom_line
 from gpuwatch.dashboard.lines import MARGIN, Line, LineWriter, Page
 from gpuwatch.dashboard.panels.charts import Evidence, Grid, chart_cells, evidence_lines, values_per_cell
-from gpuwatch.dashboard.panels.hardware import power_limit
+from gpuwatch.dashboard.panels.gpu_rows import power_limit
 from gpuwatch.dashboard.screens.base import PageScreen, in_background
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import FindingKey, View, key_of

@@ -8,7 +8,8 @@ from dataclasses import fields
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.lines import Line, Page
 from gpuwatch.dashboard.panels.charts import Evidence, Grid, Trace, chart_cells, evidence_lines, values_per_cell
-from gpuwatch.dashboard.panels.hardware import power_limit, slowed_by
+from gpuwatch.dashboard.panels.gpu_rows import power_limit
+from gpuwatch.dashboard.panels.hardware import slowed_by
 from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View

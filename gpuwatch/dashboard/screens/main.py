@@ -12,8 +12,8 @@ from gpuwatch.dashboard.actions import Key, State, bindings, bottom_line
 from gpuwatch.dashboard.lines import Line
 from gpuwatch.dashboard.panels.charts import Grid, Trace, values_per_cell
 from gpuwatch.dashboard.panels.findings import FindingsList, OpenFinding
-from gpuwatch.dashboard.panels.hardware import GpuTable, OpenGpu, Traces, gpu_header, host_row
-from gpuwatch.dashboard.panels.layout import FRAMED_FROM, Arrangement, Columns, Needs, arrange, columns
+from gpuwatch.dashboard.panels.hardware import GpuTable, OpenGpu, Traces, gpu_header, heat_lines, host_row, total_row
+from gpuwatch.dashboard.panels.layout import FRAMED_FROM, Arrangement, Columns, Needs, arrange, columns, owner_columns
 from gpuwatch.dashboard.panels.run import RunTraces, run_panel
 from gpuwatch.dashboard.panels.verdict import Verdict, verdict_box, verdicts, wanted_lines
 from gpuwatch.dashboard.screens.base import ViewScreen
@@ -31,11 +31,13 @@ NO_TRACE = Trace()
 _PLAYS: dict[str, State] = {"playing": "running", "paused": "held", "ended": "ended"}
 
 
-def _needs(view: View, verdict_lines: int) -> Needs:
+def _needs(view: View, verdict_lines: int, gpu_rows: int, gpu_summary: int, *, alike: bool = False) -> Needs:
     snapshot, runs = view.snapshot, view.runs
     return Needs(
         verdict_lines=verdict_lines,
-        gpus=len(snapshot.gpus) if snapshot else 0,
+        gpus=gpu_rows,
+        gpu_summary=gpu_summary,
+        alike=alike,
         runs=len(runs),
         ranks=len(runs[0].ranks) if runs else 0,
         findings=len(view.findings),
@@ -78,6 +80,8 @@ class MainScreen(ViewScreen):
     def keys(self, view: View) -> list[Key]:
         snapshot = view.snapshot
         states: set[State] = {"finding"} if view.findings else set()
+        if snapshot is not None and len(snapshot.gpus) > 1:
+            states.add("gpus")
         if snapshot is not None and snapshot.replay is not None:
             return bottom_line("player", frozenset(states | {_PLAYS[snapshot.replay.state]}))
         can_attach = snapshot is not None and (bool(snapshot.candidates) or snapshot.attached_pid is not None)
@@ -89,35 +93,48 @@ class MainScreen(ViewScreen):
 
     def draw(self, view: View, width: int, height: int, look: Look) -> None:
         verdicts_now = verdicts(view)
-        plan = arrange(width, height, _needs(view, wanted_lines(verdicts_now, width, framed=height >= FRAMED_FROM)))
-        cells = columns(width)
+        wanted = wanted_lines(verdicts_now, width, framed=height >= FRAMED_FROM)
         parts = self._parts
+        verdict, head, table, body, findings = parts
+        gpus = view.snapshot.gpus if view.snapshot is not None else ()
+        rows = len(table.arranged(view, collapsed=False))
+        heat: list[Line] = []
+        plan = arrange(width, height, _needs(view, wanted, rows, gpu_summary=min(1, rows // 2)))
+        if plan.gpu_lines < rows * plan.gpu_row:
+            rows = len(table.arranged(view, collapsed=True))
+            heat = heat_lines(gpus, width, look)
+            plan = arrange(width, height, _needs(view, wanted, rows, gpu_summary=1 + len(heat), alike=True))
+        cells = columns(width)
+        gpu_cells = owner_columns(width) if len(gpus) > 1 or plan.gpu_row == 1 else cells
         if plan != self._plan:
             self._plan = plan
             heights = (plan.verdict, plan.gpu_head, plan.gpu_lines, plan.host + sum(plan.runs), plan.findings + 1)
             for part, lines in zip(parts, heights, strict=True):
                 set_height(part, lines)
-        verdict, head, table, body, findings = parts
         if (verdicts_now, plan.verdict, width, look) != verdict.shown:
             verdict.shown = (verdicts_now, plan.verdict, width, look)
             verdict.show(verdict_box(verdicts_now, width, plan.verdict, look, framed=plan.framed), width)
-        head.show([gpu_header(view, cells, look, focused=table.has_focus)], width)
+        heads = [gpu_header(view, gpu_cells, look, plan.gpu_row, focused=table.has_focus)]
+        if len(gpus) > 1:
+            hidden = table.rows_below(plan.gpu_lines, plan.gpu_row)
+            heads += [total_row(gpus, gpu_cells, look, hidden), *heat]
+        head.show(heads, width)
         if view.snapshot is not None:
-            visible = {gpu.facts.uuid for gpu in table.visible_gpus(view, plan.gpu_lines, plan.gpu_row)}
+            visible = table.visible_gpus(plan.gpu_lines, plan.gpu_row)
             grid = self._refresh_traces(view, view.snapshot, plan, cells, look, visible)
-            table.show(view, plan.gpu_row, cells, look, self._traces, visible)
+            table.show(view, plan.gpu_lines, plan.gpu_row, gpu_cells, look, self._traces)
             body.show(self._body(view, view.snapshot, plan, cells, look, grid), width)
         findings.update(view, width, plan.findings, look)
 
     def _refresh_traces(
-        self, view: View, snapshot: Snapshot, plan: Arrangement, cells: Columns, look: Look, visible: set[str]
+        self, view: View, snapshot: Snapshot, plan: Arrangement, cells: Columns, look: Look, visible: list[str]
     ) -> Grid:
         """Asks for the values of all charts in sight; while the timeline is busy, those of the last frame stay."""
         per_cell = values_per_cell(look.glyphs.unicode)
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells.chart_width * per_cell)
         hold = view.hold_ns()
-        wanted = [(Series("gpu.utilization_percent", uuid), hold) for uuid in sorted(visible)]
-        wanted += [(Series("gpu.power_watts", uuid), hold) for uuid in sorted(visible)]
+        wanted = [(Series("gpu.utilization_percent", uuid), hold) for uuid in visible]
+        wanted += [(Series("gpu.power_watts", uuid), hold) for uuid in visible]
         for run in view.runs[: len(plan.runs)]:
             run_hold = view.hold_ns(run)
             wanted += [(Series("run.wait_share", run.id), run_hold), (Series("run.step_seconds", run.id), run_hold)]
@@ -170,6 +187,11 @@ class MainScreen(ViewScreen):
         finding = self._current()
         if finding is not None:
             self.dashboard.explain(finding.rule)
+
+    def action_order(self) -> None:
+        """GPUs by index, or what needs attention first."""
+        order = self._parts[2].toggle_order()
+        self.notify("GPUs by index" if order == "index" else "GPUs: failing, idle and throttled first", timeout=3)
 
     def action_clear_filter(self) -> None:
         self.dashboard.set_filter("")

@@ -22,7 +22,7 @@ from gpuwatch.dashboard.panels.charts import (
     phase_runs,
     values_per_cell,
 )
-from gpuwatch.dashboard.panels.hardware import power_limit
+from gpuwatch.dashboard.panels.gpu_rows import power_limit
 from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View

@@ -625,6 +625,7 @@ class NvLink:
         return self._caller.call("nvmlDeviceGetFieldValues", numbers, variant=("nvlink", tuple(numbers)))
 
 
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, a constant of the kernel
 _COMMAND_CHARACTERS = 200
 _ANSWER_SECONDS = 0.5
@@ -647,6 +648,7 @@ class PidMap:
         self._on_host = _namespace(proc_root) == _FIRST_PID_NAMESPACE
         self._depth = len(self._namespace_pids("self"))
         self._waiting: dict[int, threading.Thread] = {}
+        self._names: dict[int, str] = {}
         self.known = self._on_host or self._depth > 1
         self.reason = None if self.known else CANNOT_MAP_WSL if reasons.in_wsl() else CANNOT_MAP
 
@@ -663,6 +665,28 @@ class PidMap:
             return None
         words = os.fsdecode(self._raw_command(host_pid).rstrip(b"\0").replace(b"\0", b" "))
         return words[:_COMMAND_CHARACTERS] or None
+
+    def user(self, host_pid: int) -> str | None:
+        """The name of the user it runs as, or the number of one that has no name here."""
+        uids = self._status(str(host_pid), b"Uid:") if self.known else []
+        if len(uids) < 2:
+            return None
+        uid = uids[1]  # the effective one, as `ps` shows it
+        if uid not in self._names:
+            self._names[uid] = _login_name(uid) or str(uid)
+        return self._names[uid]
+
+    def age_seconds(self, host_pid: int) -> float | None:
+        """Since it started."""
+        if not self.known:
+            return None
+        try:
+            with open(f"{self._root}/{host_pid}/stat", "rb") as stat, open(f"{self._root}/uptime", "rb") as uptime:
+                # The name, in parentheses, may hold anything; the 20th field after it is the start.
+                ticks = int(stat.read(1024).rpartition(b")")[2].split()[19])
+                return max(0.0, float(uptime.read(64).split()[0]) - ticks / _TICKS_PER_SECOND)
+        except (OSError, ValueError, IndexError):
+            return None
 
     def _raw_command(self, host_pid: int) -> bytes:
         """Empty where a process keeps who reads it waiting, in a system call that holds the lock of its memory."""
@@ -685,14 +709,26 @@ class PidMap:
         return found[0] if found else b""
 
     def _namespace_pids(self, name: str) -> list[int]:
+        return self._status(name, b"NSpid:")
+
+    def _status(self, name: str, key: bytes) -> list[int]:
         try:
             with open(f"{self._root}/{name}/status", "rb") as file:
                 for row in file:
-                    if row.startswith(b"NSpid:"):
+                    if row.startswith(key):
                         return [int(word) for word in row.split()[1:]]
         except (OSError, ValueError):
             return []
         return []
+
+
+def _login_name(uid: int) -> str | None:
+    import pwd  # not on Windows, where the rest of this module still imports
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return None
 
 
 def _namespace(proc_root: str) -> str | None:
@@ -726,6 +762,8 @@ class Processes:
                 "memory_bytes": record.memory_bytes,
                 "sm_percent": shares.get(record.pid),
                 "command": self._pids.command(record.pid),
+                "user": self._pids.user(record.pid),
+                "age_seconds": self._pids.age_seconds(record.pid),
             }
             for record in records
         ]

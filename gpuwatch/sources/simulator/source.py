@@ -169,6 +169,8 @@ def _overlap(start: float, end: float, window_start: float, window_end: float) -
 
 FIRST_PID = 4711
 FOLDER = "/simulated"
+USER = "ana"
+AGE_SECONDS = 61_000.0  # of the training, when the demo begins
 SCRIPT = f"{FOLDER}/train.py"
 
 
@@ -247,6 +249,8 @@ def gpu_status(scenario: Scenario, index: int, time_ns: int, busy_percent: float
                 memory_bytes=memory_used(scenario) - GIB // 2,
                 sm_percent=busy_percent,
                 command=COMMAND,
+                user=USER,
+                age_seconds=AGE_SECONDS + time_ns / 1e9,
             ),
         ),
         unavailable={"fan_percent": "not supported by this GPU (SXM modules have no fan)"} if spec.has_gpm else {},
@@ -518,8 +522,8 @@ def candidates(time_ns: int, age_seconds: float, workers: int) -> Candidates:
         pid=FIRST_PID,
         start_ticks=START_TICKS,
         command=tuple(COMMAND.split()),
-        user="ana",
-        age_seconds=61_000.0 + age_seconds,
+        user=USER,
+        age_seconds=AGE_SECONDS + age_seconds,
         visibility="sampled",
         why=f"it computes on GPU 0, and {workers} DataLoader workers run below it",
         workers=workers,
