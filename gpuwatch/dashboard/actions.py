@@ -32,10 +32,12 @@ State = Literal[
     "idle",
     "several",
     "gpus",
+    "over",
 ]
 """What an action on a bottom line may need: an entry under the cursor (a finding, a process, or the way back to
 everything), processes to attach to or none, a picture that runs, is held or has ended, a recording that is being
-written or none, several fixes that a trial can try, more than one GPU."""
+written or none, several fixes that a trial can try, more than one GPU, runs
+that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,12 @@ ACTIONS = (
             Bound("main", "u", "app.undo_snooze"),
         ),
         shown=(Shown("main", 80, "snooze", ("finding",)), Shown("finding", 20, "snooze")),
+    ),
+    Action(
+        "x",
+        "clear ended runs off the screen; they go by themselves after ten minutes",
+        bound=(Bound("main", "x", "clear_ended"),),
+        shown=(Shown("main", 35, "clear ended", ("over",)), Shown("player", 94, "clear ended", ("over",))),
     ),
     Action(
         "e",

@@ -373,6 +373,7 @@ class DashboardApp(App[int]):
 
     def snooze(self, finding: Finding | None) -> None:
         if finding is None:
+            self._refuse("There is no finding here to snooze.", "warning")
             return
         self.viewing.snooze(key_of(finding))
         self.notify(f"{finding.rule} is snoozed for an hour; u undoes it.", markup=False)
@@ -381,6 +382,14 @@ class DashboardApp(App[int]):
     def action_undo_snooze(self) -> None:
         if self.viewing.undo_snooze():
             self.redraw()
+        else:
+            self._refuse("No finding is snoozed.", "warning")
+
+    def clear_ended(self) -> int:
+        """Takes the ended runs off the screen; how many there were."""
+        count = self.viewing.clear_ended()
+        self.redraw()
+        return count
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette's commands: only ours."""

@@ -23,6 +23,10 @@ OLD_STATUS_NS = 30_000_000_000
 """A GPU's status (processes, link, fan) is read every 10 s at most: one this old says what was, not what is."""
 
 
+ENDED_NS = 600 * 10**9
+"""How long an ended run stays among the others."""
+
+
 def key_of(finding: Finding) -> FindingKey:
     """The identity of a finding across snapshots."""
     return (finding.rule, finding.run, finding.gpu)
@@ -42,6 +46,7 @@ class View:
     silent_seconds: float | None = None
     filter: str = ""
     snoozed: frozenset[FindingKey] = frozenset()
+    cleared: frozenset[str] = frozenset()  # ended runs that the user is done with
     narrowed_to: str | None = None
     planned_interval_seconds: float | None = None
 
@@ -52,16 +57,31 @@ class View:
             return ()
         wanted = self.filter.casefold()
         ended = {run.id for run in self.snapshot.runs if run.state == "ended"}
+        gone = {run.id for run in self.snapshot.runs} - {run.id for run in self.all_runs}
         return tuple(
             finding
             for finding in sorted(self.snapshot.findings, key=lambda each: each.run in ended)
-            if key_of(finding) not in self.snoozed and (not wanted or wanted in searchable(finding))
+            if finding.run not in gone
+            and key_of(finding) not in self.snoozed
+            and (not wanted or wanted in searchable(finding))
         )
+
+    @property
+    def all_runs(self) -> tuple[RunNow, ...]:
+        """The living runs, then those that ended in the last ten minutes; where none of them is left, the last one."""
+        if self.snapshot is None:
+            return ()
+        runs = [run for run in self.snapshot.runs if run.id not in self.cleared]
+        living = [run for run in runs if run.state != "ended"]
+        ended = sorted((run for run in runs if run.state == "ended"), key=lambda run: -(run.ended_ns or 0))
+        now_ns = self.snapshot.time_ns
+        fresh = [run for run in ended if run.ended_ns is None or now_ns - run.ended_ns <= ENDED_NS]
+        return (*living, *(fresh or (() if living else ended[:1])))
 
     @property
     def runs(self) -> tuple[RunNow, ...]:
         """The runs to show: where the filter names some of them, only those."""
-        runs = self.snapshot.runs if self.snapshot else ()
+        runs = self.all_runs
         wanted = self.filter.casefold()
         named = tuple(run for run in runs if wanted in " ".join((run.title, *run.command)).casefold())
         return named or runs
@@ -127,6 +147,7 @@ class Viewing:
         self._newest_at = clock()
         self._paused_at: float | None = None
         self._snoozed: dict[FindingKey, int] = {}
+        self._cleared: frozenset[str] = frozenset()
 
     def take(self, snapshot: Snapshot | None) -> None:
         """Notes the newest snapshot."""
@@ -144,6 +165,7 @@ class Viewing:
             paused_seconds=None if self._paused_at is None else self._clock() - self._paused_at,
             silent_seconds=self.silence(),
             snoozed=frozenset(self._snoozed),
+            cleared=self._cleared,
         )
         return self.view
 
@@ -178,6 +200,12 @@ class Viewing:
         """Hides a finding for an hour."""
         self._snoozed.pop(key, None)
         self._snoozed[key] = (self._newest.time_ns if self._newest is not None else 0) + SNOOZE_NS
+
+    def clear_ended(self) -> int:
+        """Takes the ended runs off the screen; how many there were."""
+        ended = {run.id for run in self.view.all_runs if run.state == "ended"}
+        self._cleared |= ended
+        return len(ended)
 
     def undo_snooze(self) -> bool:
         """Brings the last snoozed finding back; whether there was one."""

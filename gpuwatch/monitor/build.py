@@ -178,6 +178,7 @@ def run_now(
         phases=_bands(run, now_ns),
         how_to_see_more=critical.facts.how_to_see_more or _HOW_TO_SEE_MORE.get(critical.facts.visibility),
         ended=_ended(run),
+        ended_ns=_ended_ns(run),
     )
 
 
@@ -193,6 +194,11 @@ def _ended(run: Run) -> str | None:
         return None
     hows = {trainer.ended.how for trainer in run.trainers if trainer.ended is not None}
     return next((how for how in ENDS if how in hows), "exited")
+
+
+def _ended_ns(run: Run) -> int | None:
+    moments = [trainer.ended.time_ns for trainer in run.trainers if trainer.ended is not None]
+    return max(moments) if run.has_ended and moments else None
 
 
 def state_of(trainer: TrainerHistory, process: ProcessHistory | None, now_ns: int) -> RunState:

@@ -157,6 +157,7 @@ class RunNow:
     top_line: LineShare | None = None  # of the training thread: the line of the user's code that was seen most
     phases: tuple[PhaseSpan, ...] = ()  # of the raw history, for the bands
     how_to_see_more: str | None = None  # one line, where visibility is not "exact"
+    ended_ns: int | None = None  # when the last of its ranks ended
     ended: str | None = None  # "exited", "killed", "lost": the worst of its ranks, once all have ended
 
     @property

@@ -177,7 +177,7 @@ def verdict_lines(report: model.Report) -> list[tuple[str, str, str]]:
 def _severity_word(line: model.VerdictLine) -> str:
     """The word before a sentence; OK only where everything was judged and nothing is wrong."""
     if line.severity:
-        return str(line.severity).upper()
+        return "TRY" if line.severity == "hint" and line.judged else str(line.severity).upper()
     return "OK" if line.judged else "NOT JUDGED"
 
 

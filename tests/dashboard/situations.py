@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuwatch.diagnosis.finding import CallEdit, Fix, Level, Measure, Severity
-from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.monitor.snapshot import RunNow, Snapshot
 from gpuwatch.samples import GpuProcess, NvmlState
 from gpuwatch.timeline.windows import Quality, Scene
 from tests.dashboard.fake_monitor import SECOND_NS, FakeMonitor, FakeTimeline, square, steady
@@ -185,6 +185,23 @@ def cluster_node(count: int = 64) -> Snapshot:
         listed = () if index >= 60 else (process,)
         gpus.append(replace(now, latest=warm, latest_status=replace(now.latest_status, processes=listed)))
     return snapshot(gpus=tuple(gpus), runs=(run(gpu_indices=tuple(range(8))),))
+
+
+def with_ended() -> Snapshot:
+    """A run trains; one was killed two minutes ago with a fault, one ended long ago."""
+    minute = 60 * SECOND_NS
+
+    def over(name: str, pid: int, minutes: int, how: str) -> RunNow:
+        facts = {"id": f"{pid}.1", "title": name, "pid": pid, "command": ("python", name), "ranks": (rank(pid=pid),)}
+        return run(**facts, state="ended", ended=how, ended_ns=NOW_NS - minutes * minute, gpu_indices=(1,), phases=())
+
+    well = replace(healthy().runs[0], ended_ns=None)
+    about = starvation(run="7001.1", summary="sweep.py has made no step for 300 s")
+    return snapshot(
+        gpus=(gpu(), gpu(1, utilization_mean_percent=0.0)),
+        runs=(over("sweep.py", 7001, 2, "killed"), well, over("old.py", 6001, 55, "exited")),
+        findings=(about,),
+    )
 
 
 def many_findings(count: int = 20) -> Snapshot:

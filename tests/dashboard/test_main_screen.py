@@ -353,7 +353,7 @@ async def test_what_needs_attention_comes_first_by_a_key() -> None:
 async def test_a_shared_server_says_who_has_which_gpu() -> None:
     async with driven(situations.shared(), (120, 36)) as driver:
         row = {line.split()[0]: line for line in driver.rows if line[1:2].isdigit() and "GPUs " not in line}
-        assert row["2"].split()[9:14] == ["none", "8120", "ben", "40", "h"]
+        assert row["2"].split()[11:16] == ["none", "8120", "ben", "40", "h"]
         assert "idle 41m" in row["5"] and "carla" in row["5"] and "-m ipykerne" in row["5"]
         assert " +1 " in row["4"] and "idle 7h+" in row["7"] and "free" in row["7"]
         assert "5 busy · 2 idle but held · 1 free" in driver.text
@@ -443,3 +443,16 @@ async def test_a_snapshot_after_the_end_does_no_harm() -> None:
         await driver.press("q")
     monitor.push(situations.starved())
     assert driver.app.return_code == 0
+
+
+async def test_ended_runs_have_one_line_each_and_a_key_clears_them() -> None:
+    async with driven(situations.with_ended()) as driver:
+        line = next(row for row in driver.rows if row.startswith("─ sweep.py"))
+        assert "ended (killed) 2 min ago, 18,204 steps" in line
+        assert "old.py" not in driver.text
+        await driver.press("x")
+        await driver.pilot.pause()
+        assert "sweep.py" not in driver.text and "1 ended run cleared." in driver.text
+        await driver.press("x")
+        await driver.pilot.pause()
+        assert "No run has ended." in driver.text

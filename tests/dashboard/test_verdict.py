@@ -85,8 +85,31 @@ def test_a_healthy_run_says_why_that_can_be_believed() -> None:
 def test_a_hint_is_offered_but_called_a_hint() -> None:
     snapshot = replace(situations.healthy(), findings=(situations.hint(behind=None),))
     verdict = verdicts(View(snapshot))[0]
-    assert (verdict.word, verdict.gain) == ("OK", "hint")
-    assert verdict.change == "to try: Run forward and loss under autocast in bfloat16"
+    assert (verdict.word, verdict.gain) == ("TRY", "hint")
+    assert verdict.sentence == "train.py (4711): run forward and loss under autocast in bfloat16"
+    assert verdict.because.endswith("no warning, the GPU waits for data 0.4% of the time (exact, 18,204 steps)")
+
+
+def test_what_is_worth_a_try_comes_after_warnings_and_before_what_is_fine() -> None:
+    two = situations.two_runs()
+    fine = replace(two.runs[1], id="5001.1", pid=5001, title="eval.py", gpu_indices=(2,))
+    hint = situations.hint(behind=None, run="5000.1")
+    told = verdicts(View(replace(two, runs=(fine, *reversed(two.runs)), findings=(hint, two.findings[0]))))
+    assert [verdict.word for verdict in told] == ["CRITICAL", "TRY", "OK"]
+
+
+def test_an_ended_run_is_a_line_below_the_living_and_goes_after_ten_minutes() -> None:
+    view = View(situations.with_ended())
+    told = verdicts(view)
+    assert [verdict.word for verdict in told] == ["OK", "CRITICAL"]
+    assert told[1].sentence.startswith("sweep.py (7001)") and not told[1].change
+    assert [run.title for run in view.runs] == ["train.py", "sweep.py"], "old.py ended 55 min ago"
+
+
+def test_the_last_run_stays_where_none_lives() -> None:
+    snapshot = situations.with_ended()
+    over = tuple(run for run in snapshot.runs if run.title == "old.py")
+    assert [run.title for run in View(replace(snapshot, runs=over)).runs] == ["old.py"]
 
 
 def test_a_finding_behind_another_is_not_the_verdict() -> None:
@@ -98,7 +121,7 @@ def test_a_finding_behind_another_is_not_the_verdict() -> None:
 def test_a_snoozed_finding_is_not_the_verdict() -> None:
     snapshot = situations.starved()
     told = verdicts(View(snapshot, snoozed=frozenset({key_of(snapshot.findings[0])})))
-    assert told[0].word == "OK"
+    assert told[0].word == "TRY" and told[0].finding == snapshot.findings[1]
 
 
 def test_a_sick_gpu_without_a_run_has_its_own_verdict() -> None:
@@ -301,7 +324,10 @@ def said_on_screen(snapshot: Snapshot) -> dict[str, tuple[str, str | None]]:
         elif each.word in {state.upper() for state in get_args(RunState)}:
             found[run[1]] = ("state", None)
         else:
-            found[run[1]] = (claim(each.severity.value if each.severity else None, each.sentence), rule)
+            found[run[1]] = (
+                claim(each.severity.value if each.severity else None, f"{each.sentence}; {each.because}"),
+                rule,
+            )
     return found
 
 

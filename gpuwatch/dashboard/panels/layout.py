@@ -89,6 +89,8 @@ def owner_columns(width: int) -> Columns:
     return Columns(width, gap, *fields, usual.chart_2 - gap - used, usual.chart_2, None, usual.chart_width)
 
 
+OWNERS_FROM = 4
+"""From so many GPUs on a row names its GPU's owner at once; of fewer each has room for a second line, and charts."""
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 RANK_FIELD = 26
 """Cells of one rank: "rank 12 1.04 s wait 100%"."""
@@ -106,9 +108,10 @@ class Needs:
 
     verdict_lines: int
     gpus: int  # rows, which are fewer than GPUs where those alike share one
-    runs: int
+    runs: int  # with a panel of their own
     ranks: int  # of the first run
     findings: int
+    ended: int = 0  # runs that are over, a line each
     host: bool = True
     reason: bool = False  # why there is no GPU has to be said
     alike: bool = False  # whether GPUs share rows, of which none is higher than a line
@@ -126,12 +129,15 @@ class Arrangement:
     gpu_lines: int
     host: int
     runs: tuple[int, ...]
+    ended: int
     findings: int
 
     @property
     def total(self) -> int:
         """All lines, with the top bar, the findings' head and the keys."""
-        return 3 + self.verdict + self.gpu_head + self.gpu_lines + self.host + sum(self.runs) + self.findings
+        return (
+            3 + self.verdict + self.gpu_head + self.gpu_lines + self.host + sum(self.runs) + self.ended + self.findings
+        )
 
 
 def too_small(width: int, height: int) -> str | None:
@@ -147,29 +153,31 @@ def arrange(width: int, height: int, needs: Needs) -> Arrangement:
     verdict = max(2, min(needs.verdict_lines, height // 4 if framed else max(3, height // 6)))
     gpu_head = (1 if needs.gpus or needs.reason else 0) + needs.gpu_summary
     share = _Share(height - 3 - verdict - gpu_head, needs)
-    stacked = columns(width).stacked or needs.gpus > 1
+    stacked = columns(width).stacked or needs.gpus >= OWNERS_FROM
     share.findings(1)
     share.gpu_rows(2)
     share.run(4)
     share.findings(2)
     share.other_runs(1)
+    share.ended_runs(1)
     share.gpu_rows(8)
     share.other_runs(3)
     share.findings(4)
     share.run(5)
     share.host(1)
+    share.ended_runs(4)
     share.gpu_rows(16)
     per_line = max(1, (columns(width).left_width - 1) // RANK_FIELD)
     rank_lines = -(-needs.ranks // per_line) if needs.ranks > 1 else 0
     share.run(5 + min(8, rank_lines))
-    if needs.gpus == 1:
+    if needs.gpus < OWNERS_FROM:
         share.gpu_height(2)
     share.run(5 + rank_lines)
     share.other_runs(5)
     share.gpu_rows(64)
     share.findings(8)
     share.host(2)
-    if needs.gpus > 1:
+    if needs.gpus >= OWNERS_FROM:
         share.run(8 + rank_lines)
     for step in range(2, (TALLEST_ROW if height < TALL_FROM else TALLEST_ROW_TALL) + 1):
         if not stacked or step % 2 == 0:
@@ -184,6 +192,7 @@ def arrange(width: int, height: int, needs: Needs) -> Arrangement:
         gpu_lines=share.rows * share.row_height,
         host=share.host_lines,
         runs=tuple(share.run_heights),
+        ended=share.ended_lines,
         findings=share.finding_lines + share.rest - unused,
     )
 
@@ -199,6 +208,7 @@ class _Share:
         self.finding_lines = 0
         self.host_lines = 0
         self.run_heights: list[int] = []
+        self.ended_lines = 0
 
     def _take(self, wanted: int) -> int:
         given = max(0, min(wanted, self.rest))
@@ -224,6 +234,9 @@ class _Share:
         if self.rows and self.rows == self.needs.gpus and extra <= self.rest:
             self.rest -= extra
             self.row_height = height
+
+    def ended_runs(self, up_to: int) -> None:
+        self.ended_lines += self._take(min(up_to, self.needs.ended) - self.ended_lines)
 
     def run(self, up_to: int) -> None:
         """The first run's panel."""

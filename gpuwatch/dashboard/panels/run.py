@@ -231,7 +231,7 @@ def run_panel(
     snapshot = view.snapshot
     assert snapshot is not None, "a run came with a snapshot"
     if height < 2:
-        return [_one_line(run, columns, look)][:height]
+        return [_one_line(run, snapshot, columns, look)][:height]
     scale = step_scale(run, traces)
     lines = [_title(run, scale, columns, look)]
     width = columns.left_width - 1
@@ -270,9 +270,13 @@ def _title(run: RunNow, scale: float, columns: Columns, look: Look) -> Line:
     return writer.line()
 
 
-def _one_line(run: RunNow, columns: Columns, look: Look) -> Line:
-    """All that fits where a run has but one line."""
+def _one_line(run: RunNow, snapshot: Snapshot, columns: Columns, look: Look) -> Line:
+    """All that fits where a run has but one line: how fast it is, of one that ended how far it came and when."""
     writer = _who(run, columns, look)
+    if run.state == "ended":
+        steps = f"{say.count(run.steps_total)} {run.step_names[1]}" if run.steps_total else ""
+        ago = f"{say.age(snapshot.time_ns - run.ended_ns)} ago" if run.ended_ns is not None else ""
+        return writer.put(", ".join(word for word in (ago, steps) if word), look.dim).line()
     speed = f"{say.seconds(run.step_seconds_p50 or run.step_seconds)} wait {say.share(run.wait_share)}"
     return writer.to(columns.chart_1).put(speed, look.text).line()
 

@@ -66,14 +66,21 @@ def verdicts(view: View) -> list[Verdict]:
     awake = [finding for finding in snapshot.findings if key_of(finding) not in view.snoozed]
     found: list[Verdict] = []
     over: list[Verdict] = []
-    lives = any(run.state != "ended" for run in snapshot.runs)
+    runs = view.all_runs
+    gone = {run.id for run in snapshot.runs} - {run.id for run in runs}
+    awake = [finding for finding in awake if finding.run not in gone]
+    lives = any(run.state != "ended" for run in runs)
     of_runs: list[Finding] = []
-    for run in snapshot.runs:
+    for run in runs:
         own = own_findings(run, awake, snapshot)
         of_runs += own
-        (over if lives and run.state == "ended" else found).append(_of_run(run, own, snapshot))
+        verdict = _of_run(run, own, snapshot)
+        if lives and run.state == "ended":
+            over.append(replace(verdict, because="", place="", change="", gain=""))
+        else:
+            found.append(verdict)
     found += [_of_finding(finding, snapshot) for finding in other_faults(awake, of_runs)]
-    if not snapshot.runs or (offer(snapshot) and all(run.state == "ended" for run in snapshot.runs)):
+    if not runs or (offer(snapshot) and not lives):
         found.append(_without_run(snapshot))
     found += [Verdict(None, "NOTICE", say.escape(notice)) for notice in snapshot.notices]
     if snapshot.recording is not None and snapshot.recording.problem is not None:
@@ -82,7 +89,9 @@ def verdicts(view: View) -> list[Verdict]:
 
 
 def _badness(verdict: Verdict) -> int:
-    return verdict.severity.order if verdict.severity else len(Severity)
+    if verdict.severity is not None:
+        return verdict.severity.order
+    return len(Severity) + (verdict.word != "TRY")
 
 
 def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict:
@@ -105,11 +114,33 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
         case "unmeasured":
             sentence = f"{name}: no warning, but the wait for data is not measured {why}"
             verdict = Verdict(None, "WATCHING", sentence, because=DATA_PHASE)
+        case "remark" if judged.finding is not None and judged.finding.fix is not None and _promises(judged.finding):
+            return _to_try(name, judged.finding, f"no warning{waits} {why}", snapshot)
         case "remark":
             verdict = Verdict(None, "OK", f"{name}: no warning{waits} {why}")
         case _:
             verdict = Verdict(None, "OK", f"{name}: nothing to change{waits} {why}")
     return verdict if judged.finding is None else _with_offer(verdict, judged.finding)
+
+
+def _promises(finding: Finding) -> bool:
+    return finding.gain is not None or finding.severity is Severity.HINT
+
+
+def _to_try(name: str, finding: Finding, otherwise: str, snapshot: Snapshot) -> Verdict:
+    """A run without a warning that may be faster all the same: what to try, before that nothing is wrong."""
+    text = finding.fix.text if finding.fix is not None else finding.summary
+    because = f"{finding.hint}; {otherwise}" if finding.hint else otherwise
+    return Verdict(
+        None,
+        "TRY",
+        say.escape(f"{name}: {decapitalized(text)}"),
+        gain=gain_words(finding),
+        because=say.escape(because),
+        place=place_of(finding),
+        change=change_words(finding, snapshot),
+        finding=finding,
+    )
 
 
 def _with_offer(verdict: Verdict, finding: Finding) -> Verdict:
@@ -228,7 +259,7 @@ def _has_change(verdict: Verdict) -> bool:
 
 def _lines_of(verdict: Verdict, width: int, look: Look, *, full: bool) -> list[Line]:
     """The sentence with its sign and gain; what it rests on; the change."""
-    quiet = look.glyphs.fine if verdict.word == "OK" else look.glyphs.info
+    quiet = {"OK": look.glyphs.fine, "TRY": look.glyphs.hint}.get(verdict.word, look.glyphs.info)
     sign = quiet if verdict.severity is None else look.glyphs.severity(verdict.severity)
     indent = _indent(verdict)
     gain_first = width >= GAIN_BESIDE_FROM
@@ -269,4 +300,4 @@ def _gain_style(verdict: Verdict, look: Look) -> Style:
 def _style(verdict: Verdict, look: Look) -> Style:
     if verdict.severity is not None:
         return look.severity(verdict.severity)
-    return look.good if verdict.word == "OK" else look.info
+    return {"OK": look.good, "TRY": look.severity(Severity.HINT)}.get(verdict.word, look.info)

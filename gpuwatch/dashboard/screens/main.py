@@ -13,7 +13,16 @@ from gpuwatch.dashboard.lines import Line
 from gpuwatch.dashboard.panels.charts import Grid, Trace, values_per_cell
 from gpuwatch.dashboard.panels.findings import FindingsList, OpenFinding
 from gpuwatch.dashboard.panels.hardware import GpuTable, OpenGpu, Traces, gpu_header, heat_lines, host_row, total_row
-from gpuwatch.dashboard.panels.layout import FRAMED_FROM, Arrangement, Columns, Needs, arrange, columns, owner_columns
+from gpuwatch.dashboard.panels.layout import (
+    FRAMED_FROM,
+    OWNERS_FROM,
+    Arrangement,
+    Columns,
+    Needs,
+    arrange,
+    columns,
+    owner_columns,
+)
 from gpuwatch.dashboard.panels.run import RunTraces, run_panel
 from gpuwatch.dashboard.panels.verdict import Verdict, verdict_box, verdicts, wanted_lines
 from gpuwatch.dashboard.screens.base import ViewScreen
@@ -33,12 +42,14 @@ _PLAYS: dict[str, State] = {"playing": "running", "paused": "held", "ended": "en
 
 def _needs(view: View, verdict_lines: int, gpu_rows: int, gpu_summary: int, *, alike: bool = False) -> Needs:
     snapshot, runs = view.snapshot, view.runs
+    living = sum(1 for run in runs if run.state != "ended") or min(1, len(runs))
     return Needs(
         verdict_lines=verdict_lines,
         gpus=gpu_rows,
         gpu_summary=gpu_summary,
         alike=alike,
-        runs=len(runs),
+        runs=living,
+        ended=len(runs) - living,
         ranks=len(runs[0].ranks) if runs else 0,
         findings=len(view.findings),
         host=snapshot is not None and snapshot.host is not None,
@@ -82,6 +93,8 @@ class MainScreen(ViewScreen):
         states: set[State] = {"finding"} if view.findings else set()
         if snapshot is not None and len(snapshot.gpus) > 1:
             states.add("gpus")
+        if any(run.state == "ended" for run in view.all_runs):
+            states.add("over")
         if snapshot is not None and snapshot.replay is not None:
             return bottom_line("player", frozenset(states | {_PLAYS[snapshot.replay.state]}))
         can_attach = snapshot is not None and (bool(snapshot.candidates) or snapshot.attached_pid is not None)
@@ -105,10 +118,16 @@ class MainScreen(ViewScreen):
             heat = heat_lines(gpus, width, look)
             plan = arrange(width, height, _needs(view, wanted, rows, gpu_summary=1 + len(heat), alike=True))
         cells = columns(width)
-        gpu_cells = owner_columns(width) if len(gpus) > 1 or plan.gpu_row == 1 else cells
+        gpu_cells = owner_columns(width) if len(gpus) >= OWNERS_FROM or plan.gpu_row == 1 else cells
         if plan != self._plan:
             self._plan = plan
-            heights = (plan.verdict, plan.gpu_head, plan.gpu_lines, plan.host + sum(plan.runs), plan.findings + 1)
+            heights = (
+                plan.verdict,
+                plan.gpu_head,
+                plan.gpu_lines,
+                plan.host + sum(plan.runs) + plan.ended,
+                plan.findings + 1,
+            )
             for part, lines in zip(parts, heights, strict=True):
                 set_height(part, lines)
         if (verdicts_now, plan.verdict, width, look) != verdict.shown:
@@ -151,7 +170,8 @@ class MainScreen(ViewScreen):
         if plan.host:
             cpu, pressure = self._traces.get(HOST_CPU, NO_TRACE), self._traces.get(HOST_IO, NO_TRACE)
             lines += host_row(snapshot, plan.host, cells, look, cpu, pressure)
-        for run, height in zip(view.runs, plan.runs, strict=False):
+        panels = (*plan.runs, *([1] * plan.ended))
+        for run, height in zip(view.runs, panels, strict=False):
             wait = self._traces.get(Series("run.wait_share", run.id), NO_TRACE)
             step = self._traces.get(Series("run.step_seconds", run.id), NO_TRACE)
             lines += run_panel(run, view, height, cells, look, RunTraces(grid, wait, step))
@@ -185,13 +205,20 @@ class MainScreen(ViewScreen):
 
     def action_explain(self) -> None:
         finding = self._current()
-        if finding is not None:
+        if finding is None:
+            self.notify("There is no finding here whose rule could be explained.", severity="warning")
+        else:
             self.dashboard.explain(finding.rule)
 
     def action_order(self) -> None:
         """GPUs by index, or what needs attention first."""
         order = self._parts[2].toggle_order()
         self.notify("GPUs by index" if order == "index" else "GPUs: failing, idle and throttled first", timeout=3)
+
+    def action_clear_ended(self) -> None:
+        count = self.dashboard.clear_ended()
+        said = f"{count} ended run{'' if count == 1 else 's'} cleared." if count else "No run has ended."
+        self.notify(said, timeout=3)
 
     def action_clear_filter(self) -> None:
         self.dashboard.set_filter("")
