@@ -86,6 +86,7 @@ _BANDS_NS = 600 * SECOND_NS
 _SHORTEST_BAND_SECONDS = 0.05
 _MOST_BANDS = 256
 _MOST_STEPS = 1_024  # for percentiles
+_MOST_COMPARED = 16  # ranks, each of whose newest steps are summed for every snapshot
 _MOST_ROWS = 128  # summed one by one; beyond, the tiers' seconds are exact enough and five times cheaper
 
 _STANDING_STATES: Mapping[str, RunState] = {"eval": "evaluating", "save": "saving", "compile": "warming up"}
@@ -156,7 +157,7 @@ def run_now(
         visibility=critical.facts.visibility,
         state=loudest.state,
         pause_seconds=_pause_seconds(loudest, now_ns),
-        ranks=tuple(_rank_now(rank) for rank in ranks),
+        ranks=tuple(_rank_now(rank, compared=1 < len(ranks) <= _MOST_COMPARED) for rank in ranks),
         gpu_indices=gpu_indices,
         seconds=critical.bounds.seconds,
         steps_total=max(rank.trainer.steps_total for rank in ranks),
@@ -276,7 +277,8 @@ def _newest_steps(rank: _Recent) -> slice:
     return slice(max(rows.start, rows.stop - _MOST_STEPS), rows.stop)
 
 
-def _rank_now(rank: _Recent) -> RankNow:
+def _rank_now(rank: _Recent, *, compared: bool) -> RankNow:
+    figures = rank_figures(sums_of_rows(rank.trainer.steps, _newest_steps(rank))) if compared else None
     return RankNow(
         trainer=rank.trainer.trainer,
         facts=rank.facts,
@@ -285,6 +287,7 @@ def _rank_now(rank: _Recent) -> RankNow:
         last_step_ns=rank.trainer.last_step_ns,
         step_seconds=rank.sums.step_seconds,
         wait_share=rank.sums.wait_share,
+        backward_share=figures["backward_share"] if figures is not None else None,
     )
 
 

@@ -110,6 +110,7 @@ class RankNow:
     last_step_ns: int | None
     step_seconds: float | None
     wait_share: float | None
+    backward_share: float | None = None  # where ranks meet: a rank's waiting for the others is in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,22 @@ class RunNow:
     how_to_see_more: str | None = None  # one line, where visibility is not "exact"
     ended_ns: int | None = None  # when the last of its ranks ended
     ended: str | None = None  # "exited", "killed", "lost": the worst of its ranks, once all have ended
+
+    @property
+    def own_seconds(self) -> tuple[float | None, ...]:
+        """What each rank does itself in a step: without what its backward is longer than the shortest one of all.
+
+        Ranks meet in backward, so the first to arrive waits there for the last: steps are equally long, work is not.
+        """
+        known = [
+            rank.step_seconds * rank.backward_share
+            for rank in self.ranks
+            if rank.step_seconds is not None and rank.backward_share is not None
+        ]
+        if len(known) < len(self.ranks):
+            return (None,) * len(self.ranks)
+        least = min(known)
+        return tuple((rank.step_seconds or 0.0) - (own - least) for rank, own in zip(self.ranks, known, strict=True))
 
     @property
     def step_names(self) -> tuple[str, str]:

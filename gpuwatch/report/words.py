@@ -48,7 +48,7 @@ _CALLED = {
     "step_seconds": "step time",
     "data_wait_share": "wait for data",
     "samples_per_second": "samples/s",
-    "gpu_idle_from_wait_share": "GPU idle from waits",
+    "gpu_idle_from_wait_share": "GPU idle (data wait)",
 }
 """Keys of the report in words; the others have the label of their metric, or are words."""
 _TIMES = {
@@ -259,7 +259,7 @@ def run_table(report: model.Report) -> Table:
         "samples/s",
         "step p50, p95",
         "wait for data",
-        "GPU idle from waits",
+        "GPU idle (data wait)",
         "phases",
     )
     rows, notes = [], []

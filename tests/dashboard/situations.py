@@ -187,6 +187,32 @@ def cluster_node(count: int = 64) -> Snapshot:
     return snapshot(gpus=tuple(gpus), runs=(run(gpu_indices=tuple(range(8))),))
 
 
+def straggler() -> Snapshot:
+    """Eight ranks in step: GPU 5 is hot and slow, and the other seven wait for it in backward."""
+    ranks = tuple(
+        rank(number, 4711 + number, step_seconds=0.25, wait_share=0.02, backward_share=0.22 if number == 5 else 0.58)
+        for number in range(8)
+    )
+    gpus = tuple(gpu(number, utilization_mean_percent=98.0, utilization_sigma_percent=1.0) for number in range(8))
+    assert gpus[5].latest is not None
+    hot = replace(gpus[5].latest, temperature_celsius=88.0, sm_clock_mhz=1080.0)
+    gpus = (*gpus[:5], replace(gpus[5], latest=hot, throttled_by=("thermal",)), *gpus[6:])
+    ranks = tuple(
+        replace(each, facts=replace(each.facts, gpu_uuids=(gpus[number].facts.uuid,)))
+        for number, each in enumerate(ranks)
+    )
+    own = run(id="job-1", ranks=ranks, gpu_indices=tuple(range(8)), wait_share=0.02, gap_share=0.003, phases=())
+    about = starvation(
+        rule="straggler-rank",
+        run="job-1",
+        summary="Other ranks wait 90 ms (36%) of each step for rank 5: its GPU 5 runs at 1080 MHz (thermal)",
+        evidence=(Measure("rank", 5, "Rank 5"), Measure("others_wait_seconds", 0.09, "others wait 90 ms per step")),
+        fix=Fix("Clean or repair the cooling of GPU 5, or leave it out: CUDA_VISIBLE_DEVICES=0,1,2,3,4,6,7"),
+        chart=("gpu.sm_clock_mhz", "run.step_seconds"),
+    )
+    return snapshot(gpus=gpus, runs=(own,), findings=(about,))
+
+
 def with_ended() -> Snapshot:
     """A run trains; one was killed two minutes ago with a fault, one ended long ago."""
     minute = 60 * SECOND_NS

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.dashboard.lines import plain
-from gpuwatch.dashboard.screens.finding import source_of
+from gpuwatch.dashboard.panels.charts import Trace
+from gpuwatch.dashboard.screens.finding import median_trace, source_of
 from gpuwatch.dashboard.screens.help import rule_page
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.themes import look
@@ -298,3 +299,15 @@ def test_a_change_that_cannot_be_made_and_has_no_line_gives_its_reason(tmp_path:
     source = source_of(Fix("text", edit=SetupEdit("gone.py", "f()")), trainer(tmp_path))
     assert (source.diff, source.lines) == (None, ())
     assert "cannot be read" in source.reason
+
+
+async def test_a_finding_about_a_rank_charts_its_gpu_against_the_median_of_the_others() -> None:
+    async with driven(situations.straggler(), (120, 44)) as driver:
+        await driver.press("enter")
+        await driver.settle()
+        assert "GPU 5 SM clock" in driver.text and "median of 7 others SM clock" in driver.text
+
+
+def test_a_median_of_traces_is_of_what_is_known_in_each_bucket() -> None:
+    traces = [Trace((1.0, None, 3.0)), Trace((3.0, None, 5.0)), Trace((8.0, None, None))]
+    assert median_trace(traces).mean == (3.0, None, 4.0)

@@ -13,13 +13,13 @@ from gpuwatch.dashboard.panels.layout import columns
 from gpuwatch.dashboard.panels.run import Part, RunTraces, parts_of, run_panel, stacked_bar, step_scale
 from gpuwatch.dashboard.themes import look
 from gpuwatch.dashboard.view import View
-from gpuwatch.monitor.snapshot import RunNow
+from gpuwatch.monitor.snapshot import RunNow, Snapshot
 from tests.dashboard import parts, situations
 
 LOOK = look()
 
 
-def lines_of(run: RunNow, width: int = 120, height: int = 9) -> list[Line]:
+def lines_of(run: RunNow, width: int = 120, height: int = 9, snapshot: Snapshot | None = None) -> list[Line]:
     cells = columns(width)
     grid = Grid.ending_at(situations.NOW_NS, 120, cells.chart_width * 2)
     wait: list[float | None] = [0.7 if bucket % 8 < 4 else 0.1 for bucket in range(grid.count)]
@@ -28,22 +28,22 @@ def lines_of(run: RunNow, width: int = 120, height: int = 9) -> list[Line]:
         first, last = grid.index_of(phase.start_ns), grid.index_of(phase.end_ns or situations.NOW_NS)
         wait[first:last] = step[first:last] = [None] * (last - first)
     traces = RunTraces(grid, Trace(tuple(wait)), Trace(tuple(step)))
-    lines = run_panel(run, View(situations.snapshot(runs=(run,))), height, cells, LOOK, traces)
+    lines = run_panel(run, View(replace(snapshot or situations.snapshot(), runs=(run,))), height, cells, LOOK, traces)
     assert len(lines) == height
     assert all(sum(segment.cell_length for segment in line) == width for line in lines)
     return lines
 
 
-def panel(run: RunNow, width: int = 120, height: int = 8) -> list[str]:
-    return plain(lines_of(run, width, height))
+def panel(run: RunNow, width: int = 120, height: int = 8, snapshot: Snapshot | None = None) -> list[str]:
+    return plain(lines_of(run, width, height, snapshot))
 
 
 def test_a_run_at_120_columns_has_its_charts_side_by_side_over_the_phases() -> None:
     assert panel(situations.run(), height=6) == [
         "─ train.py (4711) · GPU 0 · exact (hook) · training ─────────────────────── "
         "wait 0-100% ───────── step 0-600 ms ───────",
-        "  waits in next() 45%             ││ forward+backward 47%             │4%│",
-        " step 312 ms  p95 540 ms   2,564 samples/s   GPU idle from waits 41%        "
+        "  DataLoader wait 45%             ││ forward+backward 47%             │4%│",
+        " step 312 ms  p95 540 ms   2,564 samples/s   GPU idle (data wait) 41%       "
         "⣶⣶  ⣶⣶      ⣶⣶   ⣶  ⣶ ⣿⣿  ⣿⣿      ⣿⣿   ⣿  ⣿",
         " steps 18,204   pauses 2%   last 0.2 s ago   over 1 min                     "
         "⣿⣿  ⣿⣿      ⣿⣿   ⣿  ⣿ ⣿⣿⣶⣶⣿⣿⣶⣶  ⣶⣶⣿⣿⣶⣶ ⣿⣶⣶⣿",
@@ -57,8 +57,8 @@ def test_a_run_at_120_columns_has_its_charts_side_by_side_over_the_phases() -> N
 def test_a_run_at_80_columns_has_its_charts_one_above_the_other() -> None:
     assert panel(situations.run(), 80, 6) == [
         "─ train.py (4711) · GPU 0 · exact (hook) · training ──────── wait, step 600 ms",
-        "  waits in next() 45%      ││ forward+backward 47%      │ │  ⣀⣀  ⣀⣀  ⢀⣀  ⣀⡀  ⣀⣀",
-        " step 312 ms  p95 540 ms   2,564 samples/s   GPU waits 41%   ⣿⣿⣀⣀⣿⣿⣀ ⢸⣿⣀⣀⣿⡇⢀⣀⣿⣿",
+        "  DataLoader wait 45%      ││ forward+backward 47%      │ │  ⣀⣀  ⣀⣀  ⢀⣀  ⣀⡀  ⣀⣀",
+        " step 312 ms  p95 540 ms   2,564 samples/s   GPU idle 41%    ⣿⣿⣀⣀⣿⣿⣀ ⢸⣿⣀⣀⣿⡇⢀⣀⣿⣿",
         " steps 18,204   pauses 2%   last 0.2 s ago   over 1 min      ⣤⣤  ⣤⣤  ⢠⣤  ⣤⡄  ⣤⣤",
         " █ wait 45%  █ copy 1%  █ fwd+bwd 47%  █ opt 4%              ⣿⣿⣶⣶⣿⣿⣶ ⢸⣿⣶⣶⣿⡇⢰⣶⣿⣿",
         " ▓ evaluation   ░ checkpoint                                 ───────▓▓────░░───",
@@ -76,19 +76,31 @@ def test_all_ranks_of_a_distributed_run_are_listed_and_the_slow_one_is_marked() 
     slow = replace(run.ranks[5], step_seconds=0.45)
     run = replace(run, ranks=(*run.ranks[:5], slow, *run.ranks[6:]))
     lines = panel(run, 120, 9)
-    assert [line[:60].strip() for line in lines[4:8]] == [
-        "rank 0  310 ms wait 16%   rank 1  312 ms wait 14%",
-        "rank 2  314 ms wait 12%   rank 3  316 ms wait 10%",
-        "rank 4  318 ms wait 8%    rank 5  450 ms wait 6%",
-        "rank 6  322 ms wait 4%    rank 7  324 ms wait 2%",
+    assert [line[:75].strip() for line in lines[4:8]] == [
+        "▲ rank 5  450 ms wait 6%             rank 0  310 ms wait 16%",
+        "rank 1  312 ms wait 14%              rank 2  314 ms wait 12%",
+        "rank 3  316 ms wait 10%              rank 4  318 ms wait 8%",
+        "rank 6  322 ms wait 4%               rank 7  324 ms wait 2%",
     ]
-    marked = [segment.text for line in lines_of(run) for segment in line if segment.style == LOOK.warning]
-    assert marked == ["450 ms"]
+    assert [line[:60].strip() for line in panel(run, 80, 9)[4:8]][:2] == [
+        "rank 5  450 ms wait 6%    rank 0  310 ms wait 16%",
+        "rank 1  312 ms wait 14%   rank 2  314 ms wait 12%",
+    ]
+
+
+def test_ranks_in_step_are_told_apart_by_what_each_does_itself() -> None:
+    run = situations.straggler().runs[0]
+    assert {round(rank.step_seconds or 0.0, 3) for rank in run.ranks} == {0.25}
+    assert [round(seconds or 0.0, 3) for seconds in run.own_seconds] == [0.16, 0.16, 0.16, 0.16, 0.16, 0.25, 0.16, 0.16]
+    first = panel(run, 120, 9, situations.straggler())[4]
+    assert first[:75].strip().startswith("▲ rank 5  250 ms own  GPU 5 1080 MHz")
+    partly = replace(run, ranks=(replace(run.ranks[0], backward_share=None), *run.ranks[1:]))
+    assert panel(partly, 120, 9, situations.straggler())[4].startswith(" rank 0  250 ms wait 2%")
 
 
 def test_ranks_without_room_are_counted() -> None:
     run = situations.many_gpus(64, 64).runs[0]
-    assert "60 more ranks, press p" in panel(run, 120, 8)[6]
+    assert "+59 more ranks" in panel(run, 120, 8)[6]
 
 
 def test_an_unhooked_run_says_how_to_see_more_and_shows_no_zero() -> None:
@@ -115,7 +127,7 @@ def test_the_range_of_the_step_chart_is_a_round_number_above_the_slow_steps() ->
 def test_the_words_of_a_run() -> None:
     left = [line[:75].rstrip() for line in panel(situations.run(), height=10)]
     assert left[2:] == [
-        " step 312 ms  p95 540 ms   2,564 samples/s   GPU idle from waits 41%",
+        " step 312 ms  p95 540 ms   2,564 samples/s   GPU idle (data wait) 41%",
         " steps 18,204   pauses 2%   last 0.2 s ago   over 1 min",
         " █ wait 45%  █ copy 1%  █ fwd+bwd 47%  █ opt 4%  █ other 3%",
         " python train.py --config base.yaml",
@@ -155,13 +167,13 @@ def test_a_small_model_has_parameters_too() -> None:
 
 def test_the_bar_shows_where_the_time_goes() -> None:
     line = stacked_bar(parts_of(situations.run()), 74, LOOK)
-    assert plain([line]) == [" waits in next() 45%             ││ forward+backward 47%             │4%│"]
+    assert plain([line]) == [" DataLoader wait 45%             ││ forward+backward 47%             │4%│"]
 
 
 def test_the_parts_are_what_was_measured_and_the_rest() -> None:
     shares = {part.label: round(part.share, 3) for part in parts_of(situations.run())}
     assert shares == {
-        "waits in next()": 0.45,
+        "DataLoader wait": 0.45,
         "copy": 0.01,
         "forward+backward": 0.47,
         "optimizer": 0.04,
@@ -171,7 +183,7 @@ def test_the_parts_are_what_was_measured_and_the_rest() -> None:
 
 def test_what_is_not_split_is_not_called_forward() -> None:
     run = situations.run(forward_share=None, backward_share=None, copy_share=None, optimizer_share=None)
-    assert [part.label for part in parts_of(run)] == ["waits in next()", "compute and other"]
+    assert [part.label for part in parts_of(run)] == ["DataLoader wait", "compute and other"]
 
 
 def test_a_run_whose_wait_is_not_seen_has_no_bar() -> None:

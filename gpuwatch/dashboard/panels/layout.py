@@ -94,6 +94,8 @@ OWNERS_FROM = 4
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 RANK_FIELD = 26
 """Cells of one rank: "rank 12 1.04 s wait 100%"."""
+WIDE_RANK_FIELD = 37
+"""The same with what it does itself and where: "rank 5  312 ms own wait 2% GPU 5 1410 MHz"."""
 FRAMED_FROM = 30
 """From this height on the verdict has a frame: two lines less do no harm there."""
 

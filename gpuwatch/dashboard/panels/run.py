@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 
 from rich.segment import Segment
 from rich.style import Style
@@ -10,7 +11,7 @@ from rich.style import Style
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.lines import Line, LineWriter
 from gpuwatch.dashboard.panels.charts import Grid, Trace, area, band_fill, phase_runs, round_up
-from gpuwatch.dashboard.panels.layout import RANK_FIELD, Columns
+from gpuwatch.dashboard.panels.layout import RANK_FIELD, WIDE_RANK_FIELD, Columns
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.words import (
@@ -23,7 +24,7 @@ from gpuwatch.dashboard.words import (
     place,
     run_name,
 )
-from gpuwatch.monitor.snapshot import ACCUMULATES, STEPLESS, RankNow, RunNow, Snapshot
+from gpuwatch.monitor.snapshot import ACCUMULATES, STEPLESS, GpuNow, RankNow, RunNow, Snapshot
 from gpuwatch.monitor.verdict import STEPS_COUNTED, window_of
 from gpuwatch.numbers import rate as rate_words
 
@@ -46,7 +47,7 @@ def parts_of(run: RunNow) -> list[Part]:
     if run.wait_share is None:
         return []
     forward, backward = run.forward_share, run.backward_share
-    parts = [Part("wait", "waits in next()", "wait", run.wait_share)]
+    parts = [Part("wait", "DataLoader wait" if run.batches_of_loader else "data wait", "wait", run.wait_share)]
     if run.start_share is not None:
         parts.append(Part("wait", "starts workers", "start", run.start_share))
     if run.copy_share is not None:
@@ -210,7 +211,7 @@ def _parameters(number: int) -> str:
 
 
 NOTABLY_SLOWER = 1.05
-"""A rank is marked when it is this much slower than the fastest; in step, ranks differ by their clocks' noise."""
+"""A rank is marked when it is this much slower than the median; in step, ranks differ by their clocks' noise."""
 LONG_PAUSE_SECONDS = 10.0
 """From here on a pause is said with how long it lasts."""
 
@@ -312,7 +313,7 @@ def _left(run: RunNow, view: View, snapshot: Snapshot, width: int, height: int, 
     lines += line_lines(run, snapshot, width, look)
     lines.append(_steps(run, snapshot, width, look))
     room = height - len(lines) - (1 if height >= 4 else 0)
-    lines += _ranks(run, width, room, look)
+    lines += _ranks(run, snapshot, width, room, look)
     if parts:
         lines.append(words(legend(parts, width, look), width, look))
         lines += how_to_see_more_lines(run, width, 1, look.dim, look)
@@ -335,7 +336,7 @@ def _speed(run: RunNow, snapshot: Snapshot, width: int, look: Look) -> Line:
         writer.put("  p95 ", look.dim).put(say.seconds(run.step_seconds_p95), look.text)
     writer.put(f"   {say.count(run.samples_per_second)}", look.strong).put(" samples/s", look.dim)
     if run.gap_share is not None:
-        name = "GPU idle from waits" if width >= 70 else "GPU waits"
+        name = "GPU idle (data wait)" if width >= 70 else "GPU idle"
         writer.put(f"   {name} ", look.dim).put(say.share(run.gap_share), _waiting(run.gap_share, look))
     elif run.wait_share is not None:
         writer.put("   wait ", look.dim).put(say.share(run.wait_share), _waiting(run.wait_share, look))
@@ -373,35 +374,65 @@ def _ago(value_ns: int) -> str:
     return f"{max(0, value_ns) / 1e9:.1f} s" if value_ns < 9.95e9 else say.age(value_ns)
 
 
-def _ranks(run: RunNow, width: int, height: int, look: Look) -> list[Line]:
-    """The ranks' step times and waits, in equal fields; none for a run of one rank."""
+def _ranks(run: RunNow, snapshot: Snapshot, width: int, height: int, look: Look) -> list[Line]:
+    """The ranks' step times and waits, in equal fields; where one is slow, that one first."""
     if len(run.ranks) < 2 or height < 1:
         return []
-    field = RANK_FIELD
-    per_line = max(1, width // field)
-    times = [rank.step_seconds for rank in run.ranks if rank.step_seconds]
-    slow = min(times, default=0.0) * NOTABLY_SLOWER
-    lines = []
-    for start in range(0, len(run.ranks), per_line):
+    fields = sorted(_rank_fields(run, snapshot), key=lambda field: -field.excess)
+    field = WIDE_RANK_FIELD if width >= 2 * WIDE_RANK_FIELD - 1 else RANK_FIELD
+    per_line = max(1, (width + 1) // field)
+    lines: list[Line] = []
+    for start in range(0, min(len(fields), per_line * height), per_line):
         writer = LineWriter(width, look)
-        for rank in run.ranks[start : start + per_line]:
-            _rank(writer, rank, field, slow, look)
+        shown = fields[start : start + per_line]
+        hidden = len(fields) - start - len(shown) if len(lines) == height - 1 else 0
+        for each in shown[: per_line - 1] if hidden and per_line > 1 else shown:
+            _rank(writer, each, field, look)
+        if hidden:
+            writer.put(f"+{hidden + (per_line > 1)} more ranks", look.dim)
         lines.append(writer.line())
-    if len(lines) > height:
-        lines = lines[:height]
-        hidden = len(run.ranks) - per_line * height
-        writer = LineWriter(width, look).put(f"{hidden + per_line} more ranks, press p", look.dim)
-        lines[-1] = writer.line()
     return lines
 
 
-def _rank(writer: LineWriter, rank: RankNow, field: int, slow_seconds: float, look: Look) -> None:
-    end = writer.cells + field
+@dataclass(frozen=True, slots=True)
+class _RankField:
+    """A rank's figures. `excess` is how much longer it takes than the median one, 0 where it hardly does."""
+
+    rank: RankNow
+    seconds: float | None
+    own: bool
+    excess: float
+    gpu: GpuNow | None
+
+
+def _rank_fields(run: RunNow, snapshot: Snapshot) -> list[_RankField]:
+    """Own work where it is known of all; else the step's time, in which the ranks are alike if they keep in step."""
+    own = run.own_seconds
+    times = [rank.step_seconds if mine is None else mine for mine, rank in zip(own, run.ranks, strict=True)]
+    usual = median([seconds for seconds in times if seconds] or [0.0])
+    by_uuid = {gpu.facts.uuid: gpu for gpu in snapshot.gpus}
+    fields = []
+    for rank, seconds in zip(run.ranks, times, strict=True):
+        slow = seconds is not None and seconds > usual * NOTABLY_SLOWER
+        gpu = next((by_uuid[uuid] for uuid in rank.facts.gpu_uuids if uuid in by_uuid), None)
+        fields.append(_RankField(rank, seconds, own[0] is not None, (seconds or 0.0) - usual if slow else 0.0, gpu))
+    return fields
+
+
+def _rank(writer: LineWriter, field: _RankField, width: int, look: Look) -> None:
+    end, rank = writer.cells + width, field.rank
     number = "?" if rank.facts.rank is None else str(rank.facts.rank)
+    slow = field.excess > 0
+    writer.put(f"{look.glyphs.warning} " if slow and width > RANK_FIELD else "", look.warning)
     writer.put("rank ", look.dim).left(number, 3 if len(number) < 3 else 4, look.text)
-    slow = rank.step_seconds is not None and rank.step_seconds > slow_seconds
-    writer.put(say.seconds(rank.step_seconds), look.warning if slow else look.text)
-    writer.put(f" wait {say.share(rank.wait_share)}", look.dim)
+    writer.put(say.seconds(field.seconds), look.warning if slow else look.text)
+    writer.put(" own" if field.own and width > RANK_FIELD else "", look.dim)
+    latest = field.gpu.latest if field.gpu is not None else None
+    if field.gpu is not None and latest is not None and width > RANK_FIELD and slow:
+        at = f"  GPU {field.gpu.facts.index} {say.megahertz(latest.sm_clock_mhz)}"
+        writer.put(at, look.warning if field.gpu.throttled_by else look.text, end - writer.cells - 1)
+    else:
+        writer.put(f" wait {say.share(rank.wait_share)}", look.dim)
     writer.to(end)
 
 

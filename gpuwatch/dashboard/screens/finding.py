@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -12,7 +13,7 @@ from textual.binding import BindingType
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.actions import Key, bindings, bottom_line
 from gpuwatch.dashboard.lines import MARGIN, Line, LineWriter, Page
-from gpuwatch.dashboard.panels.charts import Evidence, Grid, chart_cells, evidence_lines, values_per_cell
+from gpuwatch.dashboard.panels.charts import Evidence, Grid, Trace, chart_cells, evidence_lines, values_per_cell
 from gpuwatch.dashboard.panels.gpu_rows import power_limit
 from gpuwatch.dashboard.screens.base import PageScreen, in_background
 from gpuwatch.dashboard.themes import Look
@@ -30,7 +31,7 @@ from gpuwatch.dashboard.words import (
 from gpuwatch.diagnosis.finding import Finding, Fix, KeywordEdit, Level
 from gpuwatch.diagnosis.proof import Proof
 from gpuwatch.metrics import BY_SERIES
-from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.monitor.snapshot import RunNow, Snapshot
 from gpuwatch.monitor.verdict import window_of
 from gpuwatch.samples import RunFacts
 from gpuwatch.timeline.charts import Series
@@ -383,7 +384,9 @@ class FindingScreen(PageScreen):
         cells = chart_cells(width) * values_per_cell(look.glyphs.unicode)
         grid = Grid.ending_at(snapshot.time_ns, view.window_seconds, cells)
         wanted = _series_of(finding, view)[:MAX_CHARTS]
+        others = {series: _others(series, view) for series in wanted if view.gpu(series.key) is not None}
         asked = [(series, view.hold_ns(view.run(series.key))) for series in wanted]
+        asked += [(each, view.hold_ns()) for several in others.values() for each in several]
         traces = self.dashboard.history.refresh(grid, asked, snapshot.time_ns)
         charts = []
         for series in wanted if traces else ():
@@ -393,6 +396,10 @@ class FindingScreen(PageScreen):
             trace = traces[series] if traces else None
             if trace is not None:
                 charts.append(Evidence(subject, series.name, trace, grid, snapshot.wall_time_at, high))
+            if traces and others.get(series):
+                usual = median_trace([traces[each] for each in others[series]])
+                named = f"median of {len(others[series])} others"
+                charts.append(Evidence(named, series.name, usual, grid, snapshot.wall_time_at, high))
         return charts
 
     def action_copy_fix(self) -> None:
@@ -481,10 +488,42 @@ def trial_page(
     return page.lines
 
 
+LEAST_OTHERS = 2
+
+
+def _others(series: Series, view: View) -> list[Series]:
+    """The same of the other GPUs of its run; none where they are too few for a median."""
+    gpu = view.gpu(series.key)
+    if gpu is None or view.snapshot is None:
+        return []
+    index = gpu.facts.index
+    used = next((run.gpu_indices for run in view.all_runs if index in run.gpu_indices), ())
+    uuids = [each.facts.uuid for each in view.snapshot.gpus if each.facts.index in used and each is not gpu]
+    return [Series(series.name, uuid) for uuid in uuids] if len(uuids) >= LEAST_OTHERS else []
+
+
+def median_trace(traces: Sequence[Trace]) -> Trace:
+    """Bucket by bucket, of those that have a value there."""
+
+    def middle(name: str) -> tuple[float | None, ...]:
+        columns = zip(*(getattr(trace, name) for trace in traces), strict=False)
+        known = ([value for value in column if value is not None] for column in columns)
+        return tuple(median(values) if values else None for values in known)
+
+    return Trace(middle("mean"), middle("peak"), middle("low"))
+
+
+def _gpu_of_rank(finding: Finding, run: RunNow | None) -> list[str]:
+    """The GPU of the rank that a finding is about."""
+    number = next((measure.value for measure in finding.evidence if measure.name == "rank"), None)
+    ranks = [rank for rank in run.ranks if rank.facts.rank == number] if run is not None and number is not None else []
+    return [uuid for rank in ranks for uuid in rank.facts.gpu_uuids[:1]]
+
+
 def _series_of(finding: Finding, view: View) -> list[Series]:
-    """The rule's chart names with their keys; a run's finding shows the run's first GPU."""
+    """The rule's chart names with their keys; a run's finding shows its rank's GPU, or the run's first."""
     run = view.run(finding.run)
-    uuids = [finding.gpu] if finding.gpu else []
+    uuids = [finding.gpu] if finding.gpu else _gpu_of_rank(finding, run)
     if not uuids and view.snapshot is not None:
         used = run.gpu_indices if run else ()
         uuids = [gpu.facts.uuid for gpu in view.snapshot.gpus if gpu.facts.index in used][:1]

@@ -13,15 +13,16 @@ from gpuwatch.diagnosis.finding import Severity
 
 WORDS = (
     ("util 60 s", "mean and standard deviation of the driver's utilization samples of the last 60 s"),
-    ("power", "now, with the limit in force; the GPU's page says whether the sensor is instantaneous or a mean"),
-    ("slowed by", "what lowers the clocks, from the driver's counters, which do not miss short episodes"),
+    ("power 60 s", "the mean of the same time, with the limit in force; the GPU's page has the latest reading"),
+    ("idle 41m, idle 41m+", "how long it has done nothing; with +, since before gpuwatch first saw it"),
+    ("throttle", "what lowers the clocks, from the driver's counters, which do not miss short episodes"),
     ("-", "not known; the GPU's page (tab, enter) says why. Zero is shown only where zero was measured"),
     ("STALE, LOST", "no new reading since the time shown; old numbers are left out, not repeated"),
     (
-        "waits in next()",
+        "DataLoader wait",
         "share of the training time that the loop spends in the data loader's next()",
     ),
-    ("GPU idle from waits", "the part of those waits in which the GPU had nothing to do: only this costs speed"),
+    ("GPU idle (data wait)", "the part of those waits in which the GPU had nothing to do: only this costs speed"),
     ("pauses", "share of all time spent in evaluation, saving and the like; the rest is training time"),
     ("dots above a chart", "the largest reading in that interval"),
 )
