@@ -40,7 +40,24 @@ class GpuFacts:
     pcie_width_max: int | None = None
     mig: bool = False
     mig_parent: str | None = None
+    mig_slot: int | None = None  # of an instance: its number among those of its GPU, as `nvidia-smi -L` lists them
+    mig_gpu_instance: int | None = None  # the id of its GPU instance
     unavailable: Reasons = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """What it is called after "GPU": its index, of a MIG instance with its number: "0", "0:1"."""
+        return str(self.index) if self.mig_slot is None else f"{self.index}:{self.mig_slot}"
+
+    @property
+    def mig_profile(self) -> str | None:
+        """An instance's size: "3g.40gb"."""
+        return self.name.rpartition("MIG ")[2] or None if self.mig_parent is not None else None
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """Sorts GPUs by index, and MIG instances below their GPU."""
+        return self.index, -1 if self.mig_slot is None else self.mig_slot, self.uuid
 
     @property
     def kernel_address(self) -> str:

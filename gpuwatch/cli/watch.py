@@ -106,7 +106,7 @@ class _Lines:
 def subject_of(found: Finding, snapshot: Snapshot) -> str:
     """The subject of a finding, to begin its sentence with: "train.py (4711): "; nothing where it says so itself."""
     names = [f"{run.title} ({run.pid})" for run in snapshot.runs if run.id == found.run]
-    names += [f"GPU {gpu.facts.index}" for gpu in snapshot.gpus if found.run is None and gpu.facts.uuid == found.gpu]
+    names += [f"GPU {gpu.facts.label}" for gpu in snapshot.gpus if found.run is None and gpu.facts.uuid == found.gpu]
     return f"{names[0]}: " if names and names[0] not in found.summary else ""
 
 
@@ -147,7 +147,7 @@ def _heading(gpus: Sequence[GpuNow]) -> str:
     """The GPU, or how many; and which do not answer: "GPU 0 LOST", "8 GPUs (1 LOST)"."""
     if len(gpus) == 1:
         state = "" if gpus[0].status == "live" else f" {gpus[0].status.upper()}"
-        return f"GPU {gpus[0].facts.index}{state}"
+        return f"GPU {gpus[0].facts.label}{state}"
     silent = Counter(gpu.status.upper() for gpu in gpus if gpu.status != "live")
     marks = ", ".join(f"{count} {status}" for status, count in silent.items())
     return f"{len(gpus)} GPUs{f' ({marks})' if marks else ''}"

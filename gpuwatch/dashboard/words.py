@@ -44,8 +44,8 @@ def candidates_of(snapshot: Snapshot, wanted: str = "") -> tuple[Candidate, ...]
 
 def gpu_indices(candidate: Candidate, snapshot: Snapshot) -> str:
     """The GPUs that it computes on: "0,1"."""
-    used = [gpu.facts.index for gpu in snapshot.gpus if gpu.facts.uuid in candidate.gpu_uuids]
-    return ",".join(map(str, sorted(used))) or say.UNKNOWN
+    used = [gpu.facts for gpu in snapshot.gpus if gpu.facts.uuid in candidate.gpu_uuids]
+    return ",".join(facts.label for facts in sorted(used, key=lambda facts: facts.place)) or say.UNKNOWN
 
 
 def offer(snapshot: Snapshot) -> str:
@@ -139,8 +139,10 @@ def no_gpu_reason(snapshot: Snapshot) -> str | None:
 
 def gpu_count(snapshot: Snapshot) -> str:
     """How many GPUs: "1 GPU", "8 GPUs"."""
-    count = len(snapshot.gpus)
-    return f"{count} GPU{'' if count == 1 else 's'}"
+    count = sum(1 for gpu in snapshot.gpus if gpu.facts.mig_parent is None)
+    parts = len(snapshot.gpus) - count
+    instances = f", {parts} MIG instance{'' if parts == 1 else 's'}" if parts else ""
+    return f"{count} GPU{'' if count == 1 else 's'}{instances}"
 
 
 def run_name(run: RunNow) -> str:
@@ -217,9 +219,9 @@ def _live_settings(edit: CallEdit, snapshot: Snapshot) -> Mapping[str, object]:
     return {}
 
 
-def gpu_index(uuid: str, snapshot: Snapshot) -> int | None:
-    """The index of a GPU by UUID."""
-    return next((gpu.facts.index for gpu in snapshot.gpus if gpu.facts.uuid == uuid), None)
+def gpu_label(uuid: str, snapshot: Snapshot) -> str | None:
+    """What a GPU of that UUID is called: "0", of a MIG instance "0:1"."""
+    return next((gpu.facts.label for gpu in snapshot.gpus if gpu.facts.uuid == uuid), None)
 
 
 def believed(run: RunNow, snapshot: Snapshot) -> str:

@@ -271,4 +271,4 @@ def same_case_in(scene: Scene, case: AnyCase) -> AnyCase | None:
 
 def gpu_name(gpu: GpuWindow) -> str:
     """How a sentence names a GPU: by the index that `nvidia-smi` shows."""
-    return f"GPU {gpu.facts.index}"
+    return f"GPU {gpu.facts.label}"

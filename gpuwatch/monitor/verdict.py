@@ -13,7 +13,7 @@ from typing import Literal
 from gpuwatch.diagnosis.advice.sampled import SAMPLES, is_sampled
 from gpuwatch.diagnosis.finding import Finding, Severity
 from gpuwatch.diagnosis.gates import EVALUATION_NS, UNHOOKED_SECONDS, have_spoken
-from gpuwatch.monitor.snapshot import STEPLESS, RunNow, RunState, Snapshot
+from gpuwatch.monitor.snapshot import STEPLESS, GpuNow, RunNow, RunState, Snapshot
 from gpuwatch.numbers import age, grouped
 from gpuwatch.samples import Candidate
 from gpuwatch.timeline.figures import STEPS
@@ -94,8 +94,16 @@ def own_findings(run: RunNow | RunWindow, findings: Iterable[Finding], snapshot:
     if isinstance(run, RunWindow):
         used = set(run.gpu_uuids)
     else:
-        used = {gpu.facts.uuid for gpu in snapshot.gpus if gpu.facts.index in run.gpu_indices}
+        used = {gpu.facts.uuid for gpu in snapshot.gpus if _is_of(gpu, run)}
     return [each for each in findings if each.run == run.id or (each.run is None and each.gpu in used)]
+
+
+def _is_of(gpu: GpuNow, run: RunNow) -> bool:
+    """Whether a run uses a GPU. MIG instances have their GPU's index: those with one of its processes are its."""
+    if gpu.facts.index not in run.gpu_indices:
+        return False
+    pids = {rank.facts.pid for rank in run.ranks}
+    return gpu.facts.mig_parent is None or any(process.pid in pids for process in gpu.processes or ())
 
 
 def other_faults(findings: Iterable[Finding], own: Iterable[Finding]) -> list[Finding]:

@@ -361,7 +361,7 @@ class Recording:
         rows = (row for row in self._event_rows(self.end_ns) if row[1] == GpuFacts.__name__)
         found = (sample for sample, _ in self._events(rows) if isinstance(sample, GpuFacts))
         newest = {sample.uuid: sample for sample in found}
-        return tuple(sorted(newest.values(), key=lambda facts: (facts.index, facts.uuid)))
+        return tuple(sorted(newest.values(), key=lambda facts: facts.place))
 
     def samples(
         self,

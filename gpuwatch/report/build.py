@@ -296,7 +296,7 @@ def _curve(seen: Observation, chart: Chart) -> model.Curve:
 def _subject(seen: Observation, key: str) -> str:
     for gpu in seen.scene.gpus:
         if gpu.facts.uuid == key:
-            return f"GPU {gpu.facts.index} {short_gpu_name(encodable(gpu.facts.name))}"
+            return f"GPU {gpu.facts.label} {short_gpu_name(encodable(gpu.facts.name))}"
     for run in seen.scene.runs:
         if run.id == key:
             return encodable(f"{run.title} ({run.critical.facts.pid})")

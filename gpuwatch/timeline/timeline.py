@@ -224,7 +224,7 @@ class Timeline:
         """The GPUs that have introduced themselves, by index; all of them where `only` names none."""
         with self.lock:
             known = [gpu for gpu in self.gpus.values() if gpu.facts is not None and (not only or gpu.uuid in only)]
-            return sorted(known, key=lambda gpu: (gpu.facts.index if gpu.facts else 0, gpu.uuid))
+            return sorted(known, key=lambda gpu: gpu.facts.place if gpu.facts else (0, -1, gpu.uuid))
 
     def trainers_with_steps(self, count: int) -> frozenset[str]:
         """The trainers of which at least this many steps are known, one by one or counted from outside."""

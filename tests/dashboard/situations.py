@@ -187,6 +187,55 @@ def cluster_node(count: int = 64) -> Snapshot:
     return snapshot(gpus=tuple(gpus), runs=(run(gpu_indices=tuple(range(8))),))
 
 
+def mig() -> Snapshot:
+    """Two GPUs, of which the first is divided into three instances that three users have."""
+    whole = gpu(0)
+    assert whole.latest is not None and whole.latest_status is not None
+    mute = replace(whole.latest, utilization_percent=None, sm_activity_percent=None, tensor_activity_percent=None)
+    nobody = replace(whole.latest_status, processes=())
+    whole = replace(
+        whole,
+        facts=replace(whole.facts, mig=True),
+        latest=mute,
+        latest_status=nobody,
+        utilization_mean_percent=None,
+        utilization_sigma_percent=None,
+    )
+    instances = []
+    for slot, (profile, size, user, active) in enumerate(
+        (("3g.40gb", 40, "ana", 71.0), ("2g.20gb", 20, "ben", 38.0), ("1g.10gb", 10, "carla", 0.0))
+    ):
+        facts = replace(
+            whole.facts,
+            uuid=f"MIG-{slot}",
+            name=f"NVIDIA H100 80GB HBM3 MIG {profile}",
+            memory_total_bytes=size * GIB,
+            power_limit_watts=None,
+            mig_parent=whole.facts.uuid,
+            mig_slot=slot,
+            mig_gpu_instance=slot + 1,
+        )
+        used = GpuProcess(
+            4711 + slot, 4711 + slot, (size - 4) * GIB, None, "python train.py", user, 7200.0 * (slot + 1)
+        )
+        sample = replace(
+            mute,
+            uuid=facts.uuid,
+            power_watts=None,
+            temperature_celsius=None,
+            sm_clock_mhz=None,
+            event_reasons=None,
+            memory_used_bytes=(size - 3) * GIB,
+            sm_activity_percent=active,
+        )
+        instances.append(
+            replace(
+                whole, facts=facts, latest=sample, latest_status=replace(nobody, processes=(used,)), latest_health=None
+            )
+        )
+    return snapshot(gpus=(whole, *instances, gpu(1)), runs=(run(),))
+
+
 def straggler() -> Snapshot:
     """Eight ranks in step: GPU 5 is hot and slow, and the other seven wait for it in backward."""
     ranks = tuple(

@@ -7,12 +7,14 @@ import pytest
 from textual.widgets import Input
 
 from gpuwatch.dashboard.panels.layout import columns
+from gpuwatch.dashboard.panels.verdict import verdicts
 from gpuwatch.dashboard.screens.finding import FindingScreen, TrialScreen
 from gpuwatch.dashboard.screens.gpu import GpuScreen
 from gpuwatch.dashboard.screens.help import HelpScreen, RuleScreen
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.screens.processes import ProcessesScreen
 from gpuwatch.dashboard.screens.timeline import TimelineScreen
+from gpuwatch.dashboard.view import View
 from gpuwatch.diagnosis.finding import Fix, SetupEdit
 from gpuwatch.monitor.snapshot import Snapshot
 from tests.dashboard import situations
@@ -456,3 +458,21 @@ async def test_ended_runs_have_one_line_each_and_a_key_clears_them() -> None:
         await driver.press("x")
         await driver.pilot.pause()
         assert "No run has ended." in driver.text
+
+
+async def test_mig_instances_are_lines_below_their_gpu_with_their_owners() -> None:
+    async with driven(situations.mig()) as driver:
+        assert "2 x H100 80GB HBM3, 3 instances" in driver.rows[0]
+        rows = [row for row in driver.rows if row[1:3].strip().startswith(("0", "1")) and "GPUs" not in row]
+        first = next(index for index, row in enumerate(driver.rows) if row.startswith(" 0 H100"))
+        assert driver.rows[first + 1].startswith(" 0:0 3g.40gb    SM 71%")
+        assert "37.0/40 GiB" in driver.rows[first + 1] and "ana" in driver.rows[first + 1]
+        assert driver.rows[first + 3].startswith(" 0:2 1g.10gb") and driver.rows[first + 4].startswith(" 1 H100")
+        assert "1 busy · 3 MIG instances" in driver.text, rows
+
+
+def test_a_finding_names_the_instance() -> None:
+    snapshot = situations.mig()
+    about = situations.starvation(rule="memory-near-limit", run=None, summary="memory 96% full (0.4 GiB free)")
+    (told, *_) = verdicts(View(replace(snapshot, findings=(replace(about, gpu="MIG-1"),))))
+    assert told.sentence.startswith("GPU 0:1: memory 96% full")

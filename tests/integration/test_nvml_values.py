@@ -320,6 +320,8 @@ def test_instances_are_listed_under_their_gpu(simulated_driver: SimulatedDriver)
     assert whole.mig and whole.mig_parent is None
     assert [facts.mig_parent for facts in (first, second)] == [whole.uuid, whole.uuid]
     assert first.uuid.startswith("MIG-") and first.uuid != second.uuid
+    assert [facts.label for facts in (whole, first, second, other)] == ["0", "0:0", "0:1", "1"]
+    assert first.mig_gpu_instance is not None and first.mig_profile == "1g.10gb" and whole.mig_profile is None
     assert first.name.endswith("MIG 1g.10gb") and first.memory_total_bytes == 10_000_000_000
     assert other.uuid == simulated_driver.uuid(1) and not other.mig
 

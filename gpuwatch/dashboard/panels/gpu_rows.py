@@ -76,10 +76,10 @@ def total_of(gpus: Sequence[GpuNow]) -> Total:
     live = [gpu for gpu in whole if gpu.status == "live" and gpu.latest is not None]
     used = [gpu.latest.memory_used_bytes for gpu in live if gpu.latest is not None]
     warm = [gpu.latest.temperature_celsius for gpu in live if gpu.latest is not None]
-    utilization = [utilization_of(gpu) for gpu in live]
+    utilization = [utilization_of(gpu) for gpu in live if not gpu.facts.mig]
     return Total(
         gpus=len(whole),
-        uses=Counter(gpu.use for gpu in whole),
+        uses=Counter(gpu.use for gpu in whole if not gpu.facts.mig or gpu.use == "failing"),
         utilization_percent=fmean(known) if (known := _all(utilization)) else None,
         power_watts=_sum([power_of(gpu) for gpu in live]),
         power_limit_watts=_sum([power_limit(gpu) for gpu in live]),
@@ -128,11 +128,11 @@ def _collapsed(gpus: Sequence[GpuNow], opened: set[str]) -> list[Row]:
             own, alike = members, []
         rows += [Row((gpu,)) for gpu in own]
         rows += [Row(tuple(alike))] if alike else []
-    return sorted(rows, key=lambda row: row.gpus[0].facts.index)
+    return sorted(rows, key=lambda row: row.gpus[0].facts.place)
 
 
 def _likeness(gpu: GpuNow) -> tuple[object, ...]:
-    """GPUs of which this is the same may share a row: what is failing, a parent with instances, stays by itself."""
+    """GPUs of which this is the same may share a row; what fails, and what MIG divides, never does."""
     if gpu.use == "failing" or gpu.facts.mig:
         return (gpu.facts.uuid,)
     largest = gpu.processes[0] if gpu.processes else None

@@ -122,6 +122,8 @@ def total_row(gpus: Sequence[GpuNow], columns: Columns, look: Look, hidden: int 
     writer.gap(columns.gap)
     uses = [(f"{hidden} row{'' if hidden == 1 else 's'} below", look.warning)] if hidden else []
     uses += [(f"{total.uses[use]} {USE_WORDS[use]}", _use_style(use, look)) for use in USE_WORDS if total.uses[use]]
+    instances = sum(1 for gpu in gpus if gpu.facts.mig_parent is not None)
+    uses += [(f"{instances} MIG instance{'' if instances == 1 else 's'}", look.dim)] if instances else []
     for place, (words, style) in enumerate(uses):
         if writer.room < len(words) + 3:
             break
@@ -227,7 +229,7 @@ def _first_line(
 ) -> None:
     """Name and numbers; a GPU without live numbers says so in words instead."""
     facts = gpu.facts
-    writer.to(1).left(gpu_label(facts, columns.name), columns.name, look.strong).gap(columns.gap)
+    writer.to(1).left(row_name(facts, columns.name), columns.name, look.strong).gap(columns.gap)
     if sick or gpu.latest is None:
         style = {"lost": look.critical, "stale": look.warning}.get(gpu.status, look.dim)
         writer.put(sick[0] if sick else say.UNKNOWN, style, columns.left_width - writer.cells)
@@ -266,6 +268,10 @@ def _numbers(
             writer.gap(gap)
         idle = _idle_words(gpu, snapshot.time_ns)
         words = idle or say.mean_and_sigma(mean, gpu.utilization_sigma_percent)
+        if (
+            gpu.facts.mig_parent is not None and latest.sm_activity_percent is not None
+        ):  # all that a MIG instance reports
+            words = f"SM {say.percent(latest.sm_activity_percent)}"
         writer.right(words, columns.utilization, look.dim if idle else look.utilization)
     temperature = latest.temperature_celsius
     hot = look.critical if temperature is not None and temperature >= HOT_CELSIUS else look.text
@@ -356,10 +362,13 @@ def owner_words(process: GpuProcess, gpu: GpuNow, snapshot: Snapshot) -> dict[st
     }
 
 
-def gpu_label(facts: GpuFacts, width: int) -> str:
+def row_name(facts: GpuFacts, width: int) -> str:
     """A GPU in the table: its index and its name as far as there is room, of a MIG instance its profile."""
-    index = str(facts.index)
-    return f"{index} {say.gpu_name(facts.name, width - len(index) - 1)}"
+    if facts.mig_profile is not None:
+        profile = say.escape(facts.mig_profile)
+        return say.fitting(width, f"{facts.label} {profile}", f"{facts.label} {profile.partition('.')[0]}")
+    name = f"{facts.label} {say.gpu_name(facts.name, width - len(facts.label) - 1)}"
+    return f"{name} MIG" if facts.mig and len(name) + 4 <= width else name
 
 
 def group_row(row: Row, view: View, columns: Columns, look: Look) -> Line:

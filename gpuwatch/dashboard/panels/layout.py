@@ -116,7 +116,7 @@ class Needs:
     ended: int = 0  # runs that are over, a line each
     host: bool = True
     reason: bool = False  # why there is no GPU has to be said
-    alike: bool = False  # whether GPUs share rows, of which none is higher than a line
+    alike: bool = False  # whether no row is higher than a line: GPUs share rows, or are MIG instances
     gpu_summary: int = 0  # lines about all GPUs, below the heads of the columns
 
 

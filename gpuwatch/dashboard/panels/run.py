@@ -429,7 +429,7 @@ def _rank(writer: LineWriter, field: _RankField, width: int, look: Look) -> None
     writer.put(" own" if field.own and width > RANK_FIELD else "", look.dim)
     latest = field.gpu.latest if field.gpu is not None else None
     if field.gpu is not None and latest is not None and width > RANK_FIELD and slow:
-        at = f"  GPU {field.gpu.facts.index} {say.megahertz(latest.sm_clock_mhz)}"
+        at = f"  GPU {field.gpu.facts.label} {say.megahertz(latest.sm_clock_mhz)}"
         writer.put(at, look.warning if field.gpu.throttled_by else look.text, end - writer.cells - 1)
     else:
         writer.put(f" wait {say.share(rank.wait_share)}", look.dim)

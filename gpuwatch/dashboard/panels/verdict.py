@@ -20,7 +20,7 @@ from gpuwatch.dashboard.words import (
     current_line_words,
     gain_words,
     gpu_count,
-    gpu_index,
+    gpu_label,
     is_searching,
     is_starting,
     offer,
@@ -171,7 +171,7 @@ def _of_finding(finding: Finding, snapshot: Snapshot, run: RunNow | None = None)
     if run is not None:
         summary = named(run.title, run.pid, summary, has_ended=run.state == "ended")
     elif finding.gpu is not None:
-        index = gpu_index(finding.gpu, snapshot)
+        index = gpu_label(finding.gpu, snapshot)
         if index is not None and f"GPU {index}" not in summary:
             summary = f"GPU {index}: {decapitalized(summary)}"
     return Verdict(

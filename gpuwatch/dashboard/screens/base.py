@@ -102,9 +102,11 @@ def _machine(snapshot: Snapshot, view: View, *, short: int) -> list[str]:
     if attached or view.narrowed_to:
         words.append(attached or f"only {say.escape(view.narrowed_to or '')}")
     if snapshot.gpus:
-        names = {say.gpu_name(gpu.facts.name, 8 if short else None) for gpu in snapshot.gpus}
-        kind = names.pop() if len(names) == 1 else "GPUs"
-        words.append(f"{len(snapshot.gpus)} x {kind}")
+        whole = [gpu for gpu in snapshot.gpus if gpu.facts.mig_parent is None] or snapshot.gpus
+        names = {say.gpu_name(gpu.facts.name, 8 if short else None) for gpu in whole}
+        instances = len(snapshot.gpus) - len(whole)
+        parts = f", {instances} instance{'' if instances == 1 else 's'}" if instances else ""
+        words.append(f"{len(whole)} x {names.pop() if len(names) == 1 else 'GPUs'}{parts}")
     elif snapshot.nvml is not None:
         words.append("no GPU")
     if snapshot.nvml is not None and snapshot.nvml.driver_version:

@@ -23,7 +23,7 @@ from gpuwatch.dashboard.words import (
     change_words,
     current_line_words,
     gain_words,
-    gpu_index,
+    gpu_label,
     line_place,
     plan_sentence,
     run_name,
@@ -210,7 +210,7 @@ def _subject(finding: Finding, snapshot: Snapshot) -> str:
         if run.id == finding.run:
             return f"{run_name(run)}: {say.command_line(run.command)}"
     if finding.gpu is not None:
-        index = gpu_index(finding.gpu, snapshot)
+        index = gpu_label(finding.gpu, snapshot)
         return finding.gpu if index is None else f"GPU {index} ({finding.gpu})"
     return ""
 
@@ -391,7 +391,7 @@ class FindingScreen(PageScreen):
         charts = []
         for series in wanted if traces else ():
             gpu, run = view.gpu(series.key), view.run(series.key)
-            subject = f"GPU {gpu_index(series.key, snapshot)}" if gpu else run_name(run) if run else ""
+            subject = f"GPU {gpu_label(series.key, snapshot)}" if gpu else run_name(run) if run else ""
             high = power_limit(gpu) if gpu and series.name == "gpu.power_watts" else None
             trace = traces[series] if traces else None
             if trace is not None:

@@ -53,7 +53,7 @@ def gpu_page(gpu: GpuNow, view: View, width: int, look: Look, charts: list[Evide
     snapshot = view.snapshot
     assert snapshot is not None, "a GPU came with a snapshot"
     page = Page(width, look)
-    page.heading(f"GPU {gpu.facts.index}  {say.escape(gpu.facts.name)}", right=gpu.facts.uuid)
+    page.heading(f"GPU {gpu.facts.label}  {say.escape(gpu.facts.name)}", right=gpu.facts.uuid)
     if gpu.status != "live":
         page.prose(status_words(gpu, snapshot), look.critical if gpu.status == "lost" else look.warning)
     _facts(page, gpu)
@@ -65,7 +65,7 @@ def gpu_page(gpu: GpuNow, view: View, width: int, look: Look, charts: list[Evide
             _last_minute(page, window)
     _sample(page, "Every poll", gpu.latest, snapshot)
     if gpu.latest is not None:
-        page.pair("slowed by", slowed_by(gpu, gpu.latest)[0])
+        page.pair("throttle", slowed_by(gpu, gpu.latest)[0])
     _sample(page, "Every 5 s", gpu.latest_status, snapshot)
     _sample(page, "Every 30 s", gpu.latest_health, snapshot)
     return page.lines
@@ -88,7 +88,8 @@ def _facts(page: Page, gpu: GpuNow) -> None:
     generation, lanes = facts.pcie_generation_max, facts.pcie_width_max
     page.pair("PCIe at most", say.UNKNOWN if generation is None or lanes is None else f"gen {generation} x{lanes}")
     if facts.mig:
-        page.pair("MIG", "on" if facts.mig_parent is None else f"an instance of {facts.mig_parent}")
+        instance = f"GPU instance {facts.mig_gpu_instance}, {facts.mig_profile}, of {facts.mig_parent}"
+        page.pair("MIG", "on" if facts.mig_parent is None else instance)
     for name, reason in facts.unavailable.items():
         page.pair(_label(name)[0], f"{say.UNKNOWN}  ({reason})", page.look.dim)
 
@@ -172,7 +173,7 @@ class GpuScreen(PageScreen):
         names = ("gpu.utilization_percent", "gpu.power_watts", "gpu.temperature_celsius")
         asked = [(Series(name, self._uuid), view.hold_ns()) for name in names]
         self._traces = self.dashboard.history.refresh(grid, asked, snapshot.time_ns) or self._traces
-        subject, limit = f"GPU {gpu.facts.index}", power_limit(gpu)
+        subject, limit = f"GPU {gpu.facts.label}", power_limit(gpu)
         charts = [
             Evidence(
                 subject,

@@ -112,7 +112,8 @@ class MainScreen(ViewScreen):
         gpus = view.snapshot.gpus if view.snapshot is not None else ()
         rows = len(table.arranged(view, collapsed=False))
         heat: list[Line] = []
-        plan = arrange(width, height, _needs(view, wanted, rows, gpu_summary=min(1, rows // 2)))
+        has_instances = any(gpu.facts.mig_parent is not None for gpu in gpus)
+        plan = arrange(width, height, _needs(view, wanted, rows, gpu_summary=min(1, rows // 2), alike=has_instances))
         if plan.gpu_lines < rows * plan.gpu_row:
             rows = len(table.arranged(view, collapsed=True))
             heat = heat_lines(gpus, width, look)

@@ -89,7 +89,7 @@ def _of_gpu(process: GpuProcess, gpu: GpuNow, trainers: dict[int, RunFacts], mar
         command = "not visible from this pid namespace" if process.pid is None else say.UNKNOWN
     return _Row(
         pid,
-        str(gpu.facts.index),
+        gpu.facts.label,
         say.byte_size(process.memory_bytes),
         say.percent(process.sm_percent),
         mark or (_seen_by(facts) if facts else "NVML"),
@@ -117,13 +117,13 @@ def _reasons(page: Page, snapshot: Snapshot) -> None:
     for gpu in snapshot.gpus:
         status = gpu.latest_status
         if status is None:
-            page.prose(f"GPU {gpu.facts.index}: its processes have not been read yet.", page.look.dim)
+            page.prose(f"GPU {gpu.facts.label}: its processes have not been read yet.", page.look.dim)
         elif status.processes is None:
             reason = status.unavailable.get("processes", "the driver does not say")
-            page.prose(f"GPU {gpu.facts.index}: process list unknown: {reason}", page.look.dim)
+            page.prose(f"GPU {gpu.facts.label}: process list unknown: {reason}", page.look.dim)
         elif snapshot.time_ns - status.time_ns > OLD_STATUS_NS:
             age = say.age(snapshot.time_ns - status.time_ns)
-            page.prose(f"GPU {gpu.facts.index}: its processes were read {age} ago.", page.look.warning)
+            page.prose(f"GPU {gpu.facts.label}: its processes were read {age} ago.", page.look.warning)
 
 
 class ProcessesScreen(PageScreen):

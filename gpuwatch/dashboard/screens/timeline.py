@@ -84,7 +84,7 @@ def timeline_page(
 def _subject(series: Series, view: View) -> str:
     gpu = view.gpu(series.key)
     if gpu is not None:
-        return f"GPU {gpu.facts.index}"
+        return f"GPU {gpu.facts.label}"
     run = view.run(series.key)
     return run_name(run) if run is not None else ""
 

@@ -415,12 +415,13 @@ def find_instances(parent: Caller, facts: dict[str, Any], make_caller: Callable[
             continue
         uuid, _ = make_caller(handle, parent.device).ask("nvmlDeviceGetUUID")
         caller = make_caller(handle, text(uuid) or f"{parent.device}/{slot}")
-        found.append((caller, _facts(caller, facts)))
+        found.append((caller, _facts(caller, facts, slot)))
     return found
 
 
-def _facts(caller: Caller, parent: dict[str, Any]) -> dict[str, Any]:
+def _facts(caller: Caller, parent: dict[str, Any], slot: int) -> dict[str, Any]:
     name, _ = caller.ask("nvmlDeviceGetName")
+    number, _ = caller.ask("nvmlDeviceGetGpuInstanceId")
     memory, code = caller.ask("nvmlDeviceGetMemoryInfo")
     return {
         "time_ns": time.monotonic_ns(),
@@ -432,6 +433,8 @@ def _facts(caller: Caller, parent: dict[str, Any]) -> dict[str, Any]:
         "memory_total_bytes": memory.total if memory is not None else None,
         "mig": True,
         "mig_parent": parent["uuid"],
+        "mig_slot": slot,
+        "mig_gpu_instance": number,
         "unavailable": {"memory_total_bytes": reasons.reason_of(code)} if code else {},
     }
 
