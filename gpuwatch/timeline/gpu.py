@@ -360,6 +360,7 @@ def gpu_window(
         latest=history.latest,
         latest_status=history.latest_status,
         latest_health=health,
+        idle_since_ns=history.idle_since_ns,
         utilization=stats(value for _, value in utilization),
         train_utilization=stats(value for _, value in training),
         train_utilization_series=tuple(training),

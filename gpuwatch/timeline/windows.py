@@ -77,6 +77,7 @@ class GpuWindow:
     latest: GpuSample | None = None
     latest_status: GpuStatus | None = None
     latest_health: GpuHealth | None = None
+    idle_since_ns: int | None = None  # it has done nothing since; None while it works or that is not known
     utilization: Stats | None = None
     train_utilization: Stats | None = None
     train_utilization_series: Sequence[tuple[int, float]] = ()

@@ -1,5 +1,7 @@
 """What crosses the links: batches that fill them, gradients that do, and a GPU that gets nothing at all."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpuwatch.diagnosis.finding import Level, Severity, TransferEdit
@@ -147,8 +149,8 @@ def test_exchange_is_silent(fields):
     assert exchanging(**fields) is None
 
 
-def holding_gpu(*, utilization=0.0, pid=4711, status="live", **facts):
-    held = GpuStatus(build.START_NS, "GPU-1", processes=(GpuProcess(host_pid=pid, pid=pid, memory_bytes=3 * 2**30),))
+def holding_gpu(*, utilization=0.0, pid=4711, status="live", memory_bytes=3 * 2**30, **facts):
+    held = GpuStatus(build.START_NS, "GPU-1", processes=(GpuProcess(host_pid=pid, pid=pid, memory_bytes=memory_bytes),))
     return build.gpu(1, utilization=utilization, latest_status=held, status=status, facts=facts)
 
 
@@ -170,7 +172,8 @@ def test_a_gpu_that_a_run_holds_and_leaves_idle():
     [
         pytest.param(holding_gpu(utilization=6.0), None, id="it works a little"),
         pytest.param(holding_gpu(utilization=None), None, id="utilization not reported"),
-        pytest.param(holding_gpu(pid=99), None, id="another program's process"),
+        pytest.param(holding_gpu(pid=99, memory_bytes=2**29), None, id="another program's context"),
+        pytest.param(holding_gpu(pid=99, memory_bytes=None), None, id="another program's memory is not known"),
         pytest.param(holding_gpu(mig=True), None, id="MIG"),
         pytest.param(holding_gpu(status="lost"), None, id="lost"),
         pytest.param(holding_gpu(), [build.run(build.rank(gpus=(1,)))], id="the run's only GPU"),
@@ -180,6 +183,18 @@ def test_a_gpu_that_a_run_holds_and_leaves_idle():
 )
 def test_an_idle_gpu_that_no_moving_run_holds_is_silent(gpu, trained):
     assert idle(gpu, trained=trained)[0] is None
+
+
+def test_a_notebook_that_holds_an_idle_gpu_is_named_with_its_user():
+    held = GpuProcess(99, 99, 22 * 2**30, 0.0, "python -m ipykernel_launcher -f kernel.json", "carla", 9000.0)
+    small = GpuProcess(98, 98, 2**28, 0.0, "Xorg", "root", 9000.0)
+    status = GpuStatus(build.START_NS, "GPU-1", processes=(small, held))
+    gpu = replace(holding_gpu(), latest_status=status)
+    since = replace(gpu, idle_since_ns=build.scene(gpus=[gpu]).now_ns - 41 * 60 * build.SECOND)
+    draft, moment = idle(since)
+    assert draft.summary == "GPU 1 idle 41 min, 22.2 GiB held by carla: ipykernel_launcher"
+    assert draft.fires and draft.severity is Severity.INFO and "process 99" in draft.fix.text
+    assert "idle-gpu-allocated" in build.fired(moment, evaluations=121)
 
 
 def test_a_gpu_that_worked_once_in_the_window_holds_but_does_not_fire():

@@ -1,26 +1,26 @@
-"""A GPU is reserved by the job but has done nothing.
+"""Somebody holds a GPU that does nothing.
 
 Means:
-    A process of the job holds memory on this GPU and never starts a kernel there, while the job trains on others: money
-    for nothing, and often a sign that ranks do not use the GPU they should.
+    A process holds memory on this GPU and starts no kernel there: a notebook left open, a server that nobody asks, or a
+    job that trains on other GPUs and does not use the one it should. Nobody else can have it: money for nothing.
 Evidence:
-    NVML's list of processes on the GPU, utilization 0 throughout, and a run of one of these processes that makes steps
-    and has other GPUs.
+    NVML's list of processes on the GPU with their memory, and utilization 0 throughout. Of a job that makes steps on
+    other GPUs any memory counts, of other programs 1 GiB.
 Fires:
     For 10 minutes.
 Clears:
     Utilization above 5%.
 Not when:
-    It is the job's only GPU; the job makes no steps (a pipeline that fills, a notebook, a server that waits); other
-    programs' processes; utilization is not reported (MIG).
+    It is a job's only GPU; the job makes no steps (a pipeline that fills); other programs that hold less, as a display
+    does; utilization is not reported (MIG).
 Causes:
     LOCAL_RANK or device_ids that name other GPUs, or a script that uses fewer than it was given.
 Fix:
-    Look at LOCAL_RANK, device_ids and CUDA_VISIBLE_DEVICES; give the GPU back if it is not needed.
+    Of a job: look at LOCAL_RANK, device_ids and CUDA_VISIBLE_DEVICES; else end the process if nobody needs it.
 Gain:
     No speed; the cost of a GPU.
 Verify:
-    Utilization above 5%, or no process of the job on it.
+    Utilization above 5%, or the process gone.
 Source:
     Microsoft's study of 400 jobs (ICSE'24); Meta's GCM idle checks.
 """
@@ -33,8 +33,9 @@ from dataclasses import dataclass
 from gpuwatch.diagnosis.finding import Draft, Fix, Level, Measure, RuledOut, Severity
 from gpuwatch.diagnosis.rule import GpuCase, gpu_name, rule
 from gpuwatch.diagnosis.thresholds import threshold
-from gpuwatch.numbers import gibibytes, grouped, listed
+from gpuwatch.numbers import age, gibibytes, grouped, listed
 from gpuwatch.samples import GpuProcess
+from gpuwatch.timeline.runs import title_of
 from gpuwatch.timeline.windows import RunWindow
 
 TEN_MINUTES = 120  # evaluations, 5 s apart
@@ -43,6 +44,7 @@ TEN_MINUTES = 120  # evaluations, 5 s apart
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     used_percent: float = threshold(5.0, "utilization: a GPU that is used more is not idle")
+    held_bytes: float = threshold(2**30, "memory that a program which does not train holds: a context alone has less")
 
 
 @rule(
@@ -58,9 +60,10 @@ def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
     gpu, status = case.gpu, case.gpu.latest_status
     if gpu.utilization is None or gpu.utilization.mean > limits.used_percent or gpu.facts.mig or gpu.status != "live":
         return None
-    holder = _holder(case, status.processes if status is not None else None)
+    processes_on_it = status.processes if status is not None else None
+    holder = _holder(case, processes_on_it)
     if holder is None:
-        return None
+        return _of_nobody_in_training(case, processes_on_it or (), limits)
     run, processes = holder
     memory = _held_bytes(processes)
     held = f", {gibibytes(memory)}" if memory is not None else ""
@@ -82,6 +85,39 @@ def idle_gpu_allocated(case: GpuCase, limits: Thresholds) -> Draft | None:
         hint="no speedup: it saves the cost of a GPU",
         ruled_out=(RuledOut("a job that waits", "it makes steps on its other GPUs"),),
         verify="Utilization above 5%, or no process of the job on it",
+        chart=("gpu.utilization_percent", "gpu.memory_used_bytes"),
+    )
+
+
+def _of_nobody_in_training(case: GpuCase, listed_ones: Sequence[GpuProcess], limits: Thresholds) -> Draft | None:
+    """A notebook, a server: no run of which steps are seen."""
+    gpu = case.gpu
+    training = {rank.facts.pid for run in case.scene.runs for rank in run.ranks}
+    if gpu.utilization is None or any(process.pid in training for process in listed_ones):
+        return None
+    largest = max(listed_ones, key=lambda process: process.memory_bytes or 0, default=None)
+    memory = _held_bytes(listed_ones)
+    if largest is None or memory is None or memory < limits.held_bytes:
+        return None
+    idle_ns = case.scene.now_ns - gpu.idle_since_ns if gpu.idle_since_ns is not None else 0
+    since = f"idle {age(idle_ns)}" if idle_ns else "idle"
+    who = f"{largest.user}: " if largest.user else ""
+    what = title_of(tuple((largest.command or f"process {largest.pid or largest.host_pid}").split(" ")))
+    pid = largest.pid if largest.pid is not None else largest.host_pid
+    return Draft(
+        summary=f"{gpu_name(gpu)} {since}, {gibibytes(memory)} held by {who}{what}",
+        severity=Severity.INFO,
+        level=Level.E0,
+        evidence=(
+            Measure("utilization_percent", round(gpu.utilization.max, 1), f"at most {gpu.utilization.max:.0f}% busy"),
+            Measure("memory_bytes", memory, _holding(listed_ones, memory)),
+        ),
+        fires=gpu.utilization.max < 1.0,
+        fix=Fix(
+            text=f"End process {pid} ({what}) if nobody needs it: that frees {gibibytes(memory)} on {gpu_name(gpu)}"
+        ),
+        hint="no speedup: it frees a GPU",
+        verify="Utilization above 5%, or the process gone",
         chart=("gpu.utilization_percent", "gpu.memory_used_bytes"),
     )
 
