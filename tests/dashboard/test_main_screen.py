@@ -476,3 +476,21 @@ def test_a_finding_names_the_instance() -> None:
     about = situations.starvation(rule="memory-near-limit", run=None, summary="memory 96% full (0.4 GiB free)")
     (told, *_) = verdicts(View(replace(snapshot, findings=(replace(about, gpu="MIG-1"),))))
     assert told.sentence.startswith("GPU 0:1: memory 96% full")
+
+
+async def test_where_there_is_room_the_finding_under_the_cursor_says_its_fix_below_the_list() -> None:
+    async with driven(situations.starved(), (120, 44)) as driver:
+        assert "  fix        Use 10 workers: each batch takes a worker 1.2 s" in driver.text
+        assert "  expected   1.5-1.7x faster, then the GPU" in driver.text
+        await driver.press("down")
+        await driver.pilot.pause()
+        below = driver.text[driver.text.index("○ HINT") :]
+        assert below.index("─ amp-off ") < below.index("Run forward and loss under autocast in bfloat16")
+    async with driven(situations.starved(), (80, 24)) as driver:
+        assert "expected" not in driver.text
+
+
+async def test_a_tall_terminal_has_times_of_day_below_the_charts_of_a_run() -> None:
+    async with driven(situations.starved(), (240, 70)) as driver:
+        axis = next(row for row in driver.rows if "▓ evaluation" in row)
+        assert "│14:01:27" in axis and axis.rstrip().endswith("14:03:27")

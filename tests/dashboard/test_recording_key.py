@@ -23,7 +23,8 @@ async def test_r_begins_a_recording_in_the_current_folder(tmp_path: Path, monkey
         (path,) = driver.monitor.recorded
         assert path.parent == tmp_path
         assert path.name.startswith("gpuwatch-") and path.suffix == ".gpuwatch"
-        assert f"{path.name}; r stops it" in " ".join(driver.text.replace("▌", " ").split())
+        toast = " ".join(row.rpartition("▌")[2].strip() for row in driver.rows if "▌" in row[40:])
+        assert f"{path.name}; r stops it" in " ".join(toast.split())
 
 
 async def test_r_again_ends_it_and_says_what_has_become_of_it() -> None:

@@ -418,24 +418,30 @@ def chart_lines(chart: Evidence, width: int, height: int, look: Look) -> list[Li
 
 
 def axis_line(grid: Grid, wall_time_at: Callable[[int], float], width: int, look: Look) -> Line:
-    """Times of day under a chart, at most one every 20 cells; the last is the moment up to which it is drawn.
+    """The times of day under a page's chart."""
+    writer = LineWriter(width, look)
+    put_axis(writer, grid, wall_time_at, LABEL, chart_cells(width), look)
+    return writer.line()
+
+
+def put_axis(
+    writer: LineWriter, grid: Grid, wall_time_at: Callable[[int], float], start: int, cells: int, look: Look
+) -> None:
+    """Times of day from column `start` on, at most one every 20 cells; the last is when the chart was drawn.
 
     In a window of a day a bucket is six minutes wide, and its right edge as far ahead of that moment.
     """
-    cells = chart_cells(width)
     span_seconds = grid.count * grid.bucket_ns / 1e9
-    writer = LineWriter(width, look)
     marks = max(1, cells // 20)
     for mark in range(marks):
-        column = LABEL + mark * cells // marks
+        column = start + mark * cells // marks
         at_ns = grid.start_ns + grid.count * grid.bucket_ns * mark // marks
         text = say.clock(wall_time_at(at_ns), seconds_too=span_seconds < 3600)
         writer.to(column).put(look.glyphs.edge + text, look.faint)
     end = say.clock(wall_time_at(min(grid.end_ns, grid.until_ns)), seconds_too=span_seconds < 3600)
-    column = LABEL + cells - len(end)
+    column = start + cells - len(end)
     if column > writer.cells:
         writer.to(column).put(end, look.faint)
-    return writer.line()
 
 
 def figures_of(trace: Trace, unit: str) -> str:

@@ -6,12 +6,15 @@ from textual.message import Message
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.lines import Line, LineWriter, Page, blanks, rule, selected
+from gpuwatch.dashboard.panels.layout import LEAST_PREVIEW_LINES
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View, key_of
 from gpuwatch.dashboard.widgets import CursorList
 from gpuwatch.dashboard.words import (
     believed,
     brings_words,
+    change_words,
+    gain_words,
     gpu_count,
     is_searching,
     is_starting,
@@ -21,6 +24,7 @@ from gpuwatch.dashboard.words import (
     short_summary,
 )
 from gpuwatch.diagnosis.finding import Finding
+from gpuwatch.monitor.snapshot import Snapshot
 from gpuwatch.monitor.verdict import verdict_now
 
 
@@ -60,7 +64,31 @@ def findings_list(view: View, width: int, height: int, top: int, cursor: int, lo
     for index, finding in enumerate(findings[top : top + height], start=top):
         line = _entry(finding, view, width, place_width, index == cursor, look)
         lines.append(selected(line, look) if index == cursor else line)
-    return lines + blanks(height - len(lines), width, look)
+    for finding in findings[cursor:]:
+        if view.snapshot is None or height - len(lines) < LEAST_PREVIEW_LINES:
+            break
+        lines += _preview(finding, view.snapshot, width, look)
+    return lines[:height] + blanks(height - len(lines), width, look)
+
+
+def _preview(finding: Finding, snapshot: Snapshot, width: int, look: Look) -> list[Line]:
+    """A finding in short, where there is room for it: `enter` shows all of it."""
+    page = Page(width, look)
+    page.lines.append(rule(finding.rule, width, look, style=look.dim))
+    fix, cap = finding.fix, finding.gain.cap if finding.gain is not None else None
+    place, change = place_of(finding), change_words(finding, snapshot)
+    said = (
+        ("fix", fix.text if fix is not None else "", look.text),
+        ("change", f"{place}  {change}".strip() if change != (fix.text if fix else "") else place, look.accent),
+        ("expected", f"{gain_words(finding)}, {cap}" if cap else finding.hint or gain_words(finding), look.good),
+        ("evidence", ", ".join(measure.text for measure in finding.evidence), look.text),
+        ("ruled out", "; ".join(f"{each.cause} ({each.reason})" for each in finding.ruled_out), look.dim),
+        ("verify", finding.verify or "", look.text),
+    )
+    for name, text, style in said:
+        if text:
+            page.pair(name, text, style, name_width=11)
+    return page.lines
 
 
 def _entry(finding: Finding, view: View, width: int, place_width: int, at_cursor: bool, look: Look) -> Line:

@@ -100,6 +100,9 @@ FRAMED_FROM = 30
 """From this height on the verdict has a frame: two lines less do no harm there."""
 
 
+LEAST_PREVIEW_LINES, PREVIEW_LINES = 5, 8
+"""Of the finding under the cursor: its fix, what that brings, and why, below the list."""
+HUGE_ROW = 12
 TALLEST_ROW, TALLEST_ROW_TALL, TALL_FROM = 6, 9, 46
 """Higher charts say no more; on a tall terminal they look lost when they are low."""
 
@@ -185,6 +188,11 @@ def arrange(width: int, height: int, needs: Needs) -> Arrangement:
         if not stacked or step % 2 == 0:
             share.gpu_height(step)
         share.run(min(step + 6, 4 + step + rank_lines))
+    share.findings_more(PREVIEW_LINES)
+    for step in range(TALLEST_ROW, HUGE_ROW + 1):
+        if not stacked or step % 2 == 0:
+            share.gpu_height(step)
+        share.run(step + 8 + rank_lines)
     unused = min(share.rest, max(0, needs.verdict_lines - verdict))  # a sentence goes before empty lines
     return Arrangement(
         framed=framed,
@@ -220,6 +228,11 @@ class _Share:
     def findings(self, up_to: int) -> None:
         wanted = min(up_to, max(1, self.needs.findings))
         self.finding_lines += self._take(wanted - self.finding_lines)
+
+    def findings_more(self, lines: int) -> None:
+        """What the fix of the finding under the cursor takes, or as much of it as says something."""
+        if self.needs.findings and self.rest >= LEAST_PREVIEW_LINES:
+            self.finding_lines += self._take(lines)
 
     def host(self, up_to: int) -> None:
         if self.needs.host:

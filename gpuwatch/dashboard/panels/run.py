@@ -10,7 +10,7 @@ from rich.style import Style
 
 from gpuwatch.dashboard import formatting as say
 from gpuwatch.dashboard.lines import Line, LineWriter
-from gpuwatch.dashboard.panels.charts import Grid, Trace, area, band_fill, phase_runs, round_up
+from gpuwatch.dashboard.panels.charts import Grid, Trace, area, band_fill, phase_runs, put_axis, round_up
 from gpuwatch.dashboard.panels.layout import RANK_FIELD, WIDE_RANK_FIELD, Columns
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
@@ -212,6 +212,8 @@ def _parameters(number: int) -> str:
 
 NOTABLY_SLOWER = 1.05
 """A rank is marked when it is this much slower than the median; in step, ranks differ by their clocks' noise."""
+AXIS_FROM = 12
+"""Lines below a panel's title from which on its charts have times of day below them."""
 LONG_PAUSE_SECONDS = 10.0
 """From here on a pause is said with how long it lasts."""
 
@@ -449,7 +451,8 @@ def _right(
     width = columns.width - columns.chart_1
     if traces is None or height < 1:
         return [LineWriter(width, look).line() for _ in range(height)]
-    chart_height = height - 1 if height > 1 else 1
+    has_axis = height >= AXIS_FROM
+    chart_height = max(1, height - 1 - has_axis)
     offset = None if columns.chart_2 is None else columns.chart_2 - columns.chart_1
     unicode = look.glyphs.unicode
     wait_height = chart_height if offset is not None else max(1, chart_height // 2)
@@ -472,5 +475,10 @@ def _right(
             writer.to(start)
             for text, style in band:
                 writer.chart(text, style)
+        lines.append(writer.line())
+    if has_axis:
+        writer = LineWriter(width, look)
+        for start in (0,) if offset is None else (0, offset):
+            put_axis(writer.to(start), traces.grid, snapshot.wall_time_at, start, columns.chart_width, look)
         lines.append(writer.line())
     return lines
