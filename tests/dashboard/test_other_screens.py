@@ -311,3 +311,15 @@ async def test_a_finding_about_a_rank_charts_its_gpu_against_the_median_of_the_o
 def test_a_median_of_traces_is_of_what_is_known_in_each_bucket() -> None:
     traces = [Trace((1.0, None, 3.0)), Trace((3.0, None, 5.0)), Trace((8.0, None, None))]
     assert median_trace(traces).mean == (3.0, None, 4.0)
+
+
+async def test_the_timeline_of_many_gpus_is_a_map_with_a_line_for_each() -> None:
+    async with driven(situations.cluster_node(), (160, 50)) as driver:
+        await driver.press("t")
+        await driver.settle()
+        line = next(row for row in driver.rows if row.startswith(" GPU 3 "))
+        assert "user0" in line and {"0", "9"} <= set(line[34:]) and not any(sign > "\u2800" for sign in line)
+        assert not any("GPU 0 power" in row for row in driver.rows)
+        await driver.press("d")
+        await driver.settle()
+        assert "GPU 0 power" in driver.text

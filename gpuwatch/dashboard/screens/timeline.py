@@ -28,6 +28,7 @@ from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import View
 from gpuwatch.dashboard.words import run_name
 from gpuwatch.metrics import charted
+from gpuwatch.monitor.snapshot import GpuNow
 from gpuwatch.timeline.charts import Series
 
 
@@ -44,9 +45,32 @@ def timeline_series(view: View, detail: bool) -> list[Series]:
     if snapshot is None:
         return []
     of_gpu = charted("gpu", only_headline=not detail)
+    if len(snapshot.gpus) >= MAP_FROM and not detail:
+        of_gpu = tuple(metric for metric in of_gpu if metric.series == "gpu.utilization_percent")
     series = [Series(metric.series, run.id) for run in view.runs for metric in charted("run")]
     series += [Series(metric.series, gpu.facts.uuid) for gpu in snapshot.gpus for metric in of_gpu]
     return [*series, *(Series(metric.series) for metric in charted("host", only_headline=True))]
+
+
+MAP_FROM = 16
+"""From so many GPUs on each is one line of a map instead of two charts."""
+
+
+def map_line(gpu: GpuNow, trace: Trace, width: int, look: Look) -> Line:
+    """A GPU's utilization over time, a digit for the tens of percent and its colour in each cell."""
+    writer = LineWriter(width, look).to(1).put(f"GPU {gpu.facts.label}", look.text, 10).to(11)
+    known = [value for value in trace.mean if value is not None]
+    writer.right(say.percent(sum(known) / len(known)) if known else say.UNKNOWN, 5, look.text)
+    process = gpu.processes[0] if gpu.processes else None
+    writer.gap(2).put(say.escape(process.user or "") if process is not None else "", look.dim, LABEL - 20).to(LABEL)
+    per_cell = values_per_cell(look.glyphs.unicode)
+    for start in range(0, len(trace.mean), per_cell):
+        cell = [value for value in trace.mean[start : start + per_cell] if value is not None]
+        percent = sum(cell) / len(cell) if cell else None
+        digit = " " if percent is None else str(min(9, int(percent // 10)))
+        style = look.dim if percent is None or percent < 10 else look.warning if percent < 50 else look.good
+        writer.chart(digit, style)
+    return writer.line()
 
 
 def timeline_page(
@@ -69,8 +93,14 @@ def timeline_page(
     lines = [rule("Timeline", width, look, right=f"{say.span(view.window_seconds)} up to {where}")]
     lines.append(axis_line(grid, snapshot.wall_time_at, width, look))
     drawn_bands: set[str] = set()
+    of_gpus = [series for series in wanted if view.gpu(series.key) is not None]
+    is_map = len(of_gpus) == len(snapshot.gpus) >= MAP_FROM
     for series in wanted:
         trace = traces.get(series, Trace())
+        gpu = view.gpu(series.key)
+        if gpu is not None and is_map:
+            lines.append(map_line(gpu, trace, width, look))
+            continue
         chart = Evidence(_subject(series, view), series.name, trace, grid, snapshot.wall_time_at, _top(series, view))
         lines += chart_lines(chart, width, rows, look)
         if series.name.startswith("run.") and series.key not in drawn_bands:
