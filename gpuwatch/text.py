@@ -157,5 +157,6 @@ def did_you_mean(value: str, known: Iterable[str]) -> str:
     """A question in brackets where a known word is near, else nothing."""
     import difflib  # 0.2 MB that only a mistake needs
 
-    near = difflib.get_close_matches(value, list(known), n=1, cutoff=_LIKENESS)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    words = {word.lstrip("-"): word for word in known}  # the dashes of options make no two of them alike
+    near = difflib.get_close_matches(value.lstrip("-"), list(words), n=1, cutoff=_LIKENESS)
+    return f" (did you mean {words[near[0]]!r}?)" if near else ""

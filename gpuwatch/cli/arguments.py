@@ -103,6 +103,8 @@ class Parser(argparse.ArgumentParser):
         having = [f"`{self.prog} {name}`" for name, known in options.items() if option in known]
         if having:
             return f": it is an option of {' and '.join(having)}"
+        if option in self._option_string_actions:
+            return f": it stands without a command, `{self.prog} {option}`"
         return did_you_mean(option, chain(self._option_string_actions, *options.values()))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -120,11 +122,19 @@ def unknown(what: str, value: str, known: Sequence[str]) -> str:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments of every command but `run`, whose command line belongs to the program that it starts."""
     own, command_line = _cut(argv)
+    if own[:1] == ["help"]:
+        own = [*own[1:2], "--help"]
     arguments: argparse.Namespace = _parser().parse_args(own)
     if command_line:
         arguments.command_line = command_line
     elif arguments.command == "record" and "--" in argv:  # `-- $COMMAND` of a script that forgot to set it
         raise GpuwatchError("no command follows --: gpuwatch record -- python train.py")
+    if arguments.command == "dashboard" and arguments.once:
+        if arguments.attach is not None:
+            raise GpuwatchError("--once shows the whole machine: leave out --attach, or use `gpuwatch report --attach`")
+        arguments.command = "once"
+    elif arguments.once or (arguments.json and arguments.command == "dashboard"):
+        raise GpuwatchError("--once stands alone, --json beside it: gpuwatch --once --json")
     arguments.interval_given = "interval" in arguments
     if not arguments.interval_given:
         arguments.interval = DEFAULT_INTERVAL_SECONDS
@@ -156,7 +166,9 @@ def _parser() -> Parser:
         "Without a command: the dashboard for this machine.",
         epilog="Exit codes: 0 fine, 1 findings at or above --fail-on, 2 could not measure, 130 interrupted.",
     )
-    parser.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"gpuwatch {__version__}")
+    parser.add_argument("-1", "--once", action="store_true", help="print the GPUs and who has them, and end")
+    parser.add_argument("--json", action="store_true", help="with --once: as JSON, what is unknown as null")
     parser.set_defaults(command="dashboard", attach=None, inject=False, yes=False, **DEFAULTS)
     add_watching(parser)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)

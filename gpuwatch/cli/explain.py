@@ -46,6 +46,10 @@ class Row:
     meaning: str
 
 
+_SHOWN = {"Fires": "Triggers when", "Clears": "Clears when", "Not when": "Exceptions"}
+"""Headings of a docstring that are shown in other words."""
+
+
 def sections(rule: Rule) -> tuple[Section, ...]:
     """The paragraphs below the rule's sentence: those of its docstring, and how its window is judged."""
     found: list[Section] = []
@@ -53,7 +57,7 @@ def sections(rule: Rule) -> tuple[Section, ...]:
     for line in [*rule.page.splitlines()[1:], "End:"]:
         if line.endswith(":") and not line.startswith(" "):
             if heading:
-                found.append(Section(heading, " ".join(words)))
+                found.append(Section(_SHOWN.get(heading, heading), " ".join(words)))
             if heading == "Evidence":
                 found.append(Section("Window", _window(rule)))
             heading, words = line.removesuffix(":"), []
@@ -130,7 +134,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def explain(arguments: argparse.Namespace) -> int:
-    """Prints one rule's page, or the list.
+    """Prints one rule's page, or the list; the beginning of a name will do where no other begins so.
 
     Raises:
         GpuwatchError: there is no such rule; it names the nearest.
@@ -141,7 +145,12 @@ def explain(arguments: argparse.Namespace) -> int:
         write_styled(_list(rules.values()), width)
         return ExitCode.OK
     name = rule_id.strip().lower().replace("_", "-")
+    begun = [rule for rule in rules if rule.startswith(name)] if name else []
+    if name not in rules and len(begun) == 1:
+        name = begun[0]
     if name not in rules:
+        if begun:
+            raise GpuwatchError(f"{rule_id!r} begins several rules: {', '.join(begun)}")
         meant = did_you_mean(name, rules)
         raise GpuwatchError(f"there is no rule {rule_id!r}{meant}; `gpuwatch explain` lists all {len(rules)}")
     write_styled(_page(rules[name]), width)

@@ -18,10 +18,10 @@ from gpuwatch.diagnosis.finding import (
     brings_something,
     plan_words,
 )
-from gpuwatch.monitor.snapshot import GpuNow, RecordingNow, RunNow, Snapshot
+from gpuwatch.monitor.snapshot import GpuNow, GpuUse, RecordingNow, RunNow, Snapshot
 from gpuwatch.monitor.verdict import STEPS_COUNTED, unhooked, window_of
 from gpuwatch.numbers import clock, factors, faster
-from gpuwatch.samples import Candidate, CurrentLine
+from gpuwatch.samples import Candidate, CurrentLine, GpuProcess
 from gpuwatch.timeline.runs import title_of
 from gpuwatch.timeline.stacks import hot_line
 from gpuwatch.timeline.windows import LineShare, RankWindow
@@ -135,6 +135,32 @@ def looked_for(snapshot: Snapshot) -> list[tuple[str, str]]:
 def no_gpu_reason(snapshot: Snapshot) -> str | None:
     """Why there is no GPU, where that is known."""
     return say.escape(snapshot.nvml.reason) if snapshot.nvml is not None and snapshot.nvml.reason else None
+
+
+USE_WORDS: dict[GpuUse, str] = {
+    "failing": "failing",
+    "busy": "busy",
+    "held": "idle but held",
+    "free": "free",
+    "unknown": "unknown",
+}
+"""How GPUs are counted, by what they are used for, in this order."""
+
+
+def process_words(process: GpuProcess, gpu: GpuNow, snapshot: Snapshot) -> dict[str, str]:
+    """A process by the titles of its fields."""
+    status = gpu.latest_status
+    age_seconds = process.age_seconds
+    if age_seconds is not None and status is not None:
+        age_seconds += max(0, snapshot.time_ns - status.time_ns) / 1e9
+    command = process.command or ("" if process.pid is not None else "host pid: not visible here")
+    return {
+        "pid": str(process.pid if process.pid is not None else process.host_pid),
+        "user": say.escape(process.user or say.UNKNOWN),
+        "holds": say.byte_size(process.memory_bytes),
+        "time": say.UNKNOWN if age_seconds is None else say.runtime(age_seconds),
+        "command": say.script_line(command.split(" ")) if command else say.UNKNOWN,
+    }
 
 
 def gpu_count(snapshot: Snapshot) -> str:

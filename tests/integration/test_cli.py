@@ -418,6 +418,10 @@ def test_watch_in_a_posix_locale_is_ascii(tmp_path: Path) -> None:
         (["report", "--duration", "0", "--simulate", "starved"], ["never end"]),
         (["report", "--duration"], ["--duration"]),
         (["--interval", "0.01"], ["0.01", "between 0.1 and 60"]),
+        (["watch", "--once"], ["stands without a command, `gpuwatch --once`"]),
+        (["--json"], ["gpuwatch --once --json"]),
+        (["--once", "--attach", "1"], ["--once shows the whole machine"]),
+        (["explain", "worker"], ["'worker' begins several rules: ", "worker-cpu-bound"]),
         (["--attach", "abc"], ["'abc'", "number such as 4711"]),
         (["--attach", "0"], ["'0'"]),
         (["--attach", "99999999999999999999"], ["there is no process"]),
@@ -484,8 +488,18 @@ def test_help_and_version_are_data_on_stdout(tmp_path: Path, arguments: list[str
     assert "gpuwatch" in done.stdout
 
 
-def test_version_is_the_package_version(tmp_path: Path) -> None:
-    assert gpuwatch(tmp_path, "--version").stdout == f"gpuwatch {__version__}\n"
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version_is_the_package_version(tmp_path: Path, option: str) -> None:
+    assert gpuwatch(tmp_path, option).stdout == f"gpuwatch {__version__}\n"
+
+
+def test_help_is_a_command_as_well(tmp_path: Path) -> None:
+    assert gpuwatch(tmp_path, "help", "report").stdout == gpuwatch(tmp_path, "report", "--help").stdout
+    assert gpuwatch(tmp_path, "help").stdout == gpuwatch(tmp_path, "--help").stdout
+
+
+def test_a_rule_is_explained_by_the_beginning_of_its_name(tmp_path: Path) -> None:
+    assert gpuwatch(tmp_path, "explain", "data-st").stdout == gpuwatch(tmp_path, "explain", "data-starvation").stdout
 
 
 def test_help_of_demo_lists_the_scenarios(tmp_path: Path) -> None:

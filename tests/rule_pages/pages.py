@@ -21,7 +21,8 @@ INDEX = "README.md"
 MADE = "<!-- Made by `python -m tests.rule_pages --write` from the rules themselves. Do not edit. -->"
 WIDTH = 119
 HEADINGS = (
-    "Means", "Evidence", "Window", "Fires", "Clears", "Not when", "Causes", "Fix", "Gain", "Verify", "Source"
+    "Means", "Evidence", "Window", "Triggers when", "Clears when", "Exceptions",
+    "Causes", "Fix", "Gain", "Verify", "Source",
 )  # fmt: skip
 BY_TABLE = frozenset({"xid-error", "xid-unplaced"})
 """Rules whose severity stands in NVIDIA's table of errors, not in their own file."""

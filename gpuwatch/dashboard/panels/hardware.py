@@ -39,9 +39,9 @@ from gpuwatch.dashboard.panels.layout import Columns
 from gpuwatch.dashboard.themes import Look
 from gpuwatch.dashboard.view import OLD_STATUS_NS, View
 from gpuwatch.dashboard.widgets import RepaintWanted, line_regions, without_ansi
-from gpuwatch.dashboard.words import no_gpu_reason, status_words
+from gpuwatch.dashboard.words import USE_WORDS, no_gpu_reason, process_words, status_words
 from gpuwatch.monitor.snapshot import GpuNow, GpuUse, Snapshot
-from gpuwatch.samples import GpuFacts, GpuProcess, GpuSample
+from gpuwatch.samples import GpuFacts, GpuSample
 from gpuwatch.timeline.charts import Series
 
 
@@ -129,15 +129,6 @@ def total_row(gpus: Sequence[GpuNow], columns: Columns, look: Look, hidden: int 
             break
         writer.put(f" {look.glyphs.dot} " if place else "", look.dim).put(words, style)
     return writer.line()
-
-
-USE_WORDS: dict[GpuUse, str] = {
-    "failing": "failing",
-    "busy": "busy",
-    "held": "idle but held",
-    "free": "free",
-    "unknown": "unknown",
-}
 
 
 def _use_style(use: GpuUse, look: Look) -> Style:
@@ -334,7 +325,7 @@ def _owner(writer: LineWriter, gpu: GpuNow, snapshot: Snapshot, width: int, look
         words = say.escape(reason) or (say.UNKNOWN if processes is None else "free" if gpu.use == "free" else "")
         writer.put(words, look.dim, width).to(end)
         return
-    said = owner_words(processes[0], gpu, snapshot)
+    said = process_words(processes[0], gpu, snapshot)
     more = f" +{len(processes) - 1}" if len(processes) > 1 else ""
     fields = owner_fields(width)
     for place, field in enumerate(fields):
@@ -344,22 +335,6 @@ def _owner(writer: LineWriter, gpu: GpuNow, snapshot: Snapshot, width: int, look
         (writer.right if field.right else writer.left)(said[field.title], room, style)
         writer.put(more if last else " ", look.dim)
     writer.to(end)
-
-
-def owner_words(process: GpuProcess, gpu: GpuNow, snapshot: Snapshot) -> dict[str, str]:
-    """A process by the titles of its fields."""
-    status = gpu.latest_status
-    age_seconds = process.age_seconds
-    if age_seconds is not None and status is not None:
-        age_seconds += max(0, snapshot.time_ns - status.time_ns) / 1e9
-    command = process.command or ("" if process.pid is not None else "host pid: not visible here")
-    return {
-        "pid": str(process.pid if process.pid is not None else process.host_pid),
-        "user": say.escape(process.user or say.UNKNOWN),
-        "holds": say.byte_size(process.memory_bytes),
-        "time": say.UNKNOWN if age_seconds is None else say.runtime(age_seconds),
-        "command": say.script_line(command.split(" ")) if command else say.UNKNOWN,
-    }
 
 
 def row_name(facts: GpuFacts, width: int) -> str:
@@ -434,7 +409,7 @@ def _details(gpu: GpuNow, snapshot: Snapshot, columns: Columns, look: Look) -> l
     if latest is None or gpu.status == "lost":
         return []
     words: list[str] = []
-    owners = [owner_words(each, gpu, snapshot) for each in gpu.processes or ()]
+    owners = [process_words(each, gpu, snapshot) for each in gpu.processes or ()]
     lines = [
         " ".join(said[name] for name in ("pid", "user", "holds", "time", "command") if said[name] != say.UNKNOWN)
         for said in owners[1 if columns.owner else 0 :]
