@@ -168,6 +168,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("-V", "--version", action="version", version=f"gpuwatch {__version__}")
     parser.add_argument("-1", "--once", action="store_true", help="print the GPUs and who has them, and end")
+    parser.add_argument("--read-only", action="store_true", help="the dashboard sends no signals to processes")
     parser.add_argument("--json", action="store_true", help="with --once: as JSON, what is unknown as null")
     parser.set_defaults(command="dashboard", attach=None, inject=False, yes=False, **DEFAULTS)
     add_watching(parser)

@@ -35,7 +35,9 @@ def show(session: Session) -> int:
     problem = terminal_problem()
     if problem is None or is_splash_shown():
         label = session.monitor.snapshot().origin.label
-        return run_dashboard(session.monitor, narrowed_to=session.narrowed_to, origin_label=label)
+        return run_dashboard(
+            session.monitor, narrowed_to=session.narrowed_to, origin_label=label, read_only=session.read_only
+        )
     from gpuwatch.cli.watch import watch_session
 
     say(f"gpuwatch: {problem.split(';')[0]}; this is what `gpuwatch watch` prints")

@@ -44,6 +44,7 @@ class Session:
     interval_seconds: float
     virtual: bool = False
     attached: ProcessIdentity | None = None
+    read_only: bool = False  # the dashboard sends no signals to processes
 
     def __enter__(self) -> Session:
         return self
@@ -104,7 +105,7 @@ def open_session(arguments: argparse.Namespace, nvml: TakeNvml | None = None) ->
     monitor = live_monitor(
         interval_seconds=arguments.interval, attach_pid=pid, settings=arguments.config.settings, nvml=nvml
     )
-    return Session(monitor, arguments.interval, attached=attached)
+    return Session(monitor, arguments.interval, attached=attached, read_only=getattr(arguments, "read_only", False))
 
 
 def simulated_session(

@@ -10,12 +10,13 @@ from typing import Literal
 from textual.binding import Binding, BindingType
 
 Place = Literal[
-    "app", "player", "main", "page", "finding", "timeline", "processes", "gpu", "attach", "list", "filter", "trial"
-]
+    "app", "player", "main", "page", "finding", "timeline", "processes", "process", "signal", "gpu", "attach", "list",
+    "filter", "trial",
+]  # fmt: skip
 """Where a key is bound, and whose bottom line it is on: "page" is any screen of one page, "player" the app over a
 recording, "list" a list with a cursor."""
 
-PAGES: tuple[Place, ...] = ("page", "finding", "timeline", "processes", "gpu", "attach", "trial")
+PAGES: tuple[Place, ...] = ("page", "finding", "timeline", "processes", "gpu", "attach", "trial", "process", "signal")
 """What is opened above the main screen and left again."""
 
 State = Literal[
@@ -112,6 +113,8 @@ ACTIONS = (
             Shown("player", 50, "open", ("finding",)),
             Shown("attach", 10, "attach", ("process",)),
             Shown("attach", 10, "detach", ("everything",)),
+            Shown("processes", 5, "details", ("process",)),
+            Shown("signal", 10, "send"),
         ),
     ),
     Action(
@@ -300,8 +303,20 @@ ACTIONS = (
         shown=(Shown("timeline", 40, "detail"),),
     ),
     Action(
+        "o, i",
+        "in the processes: sort by the next column, turn the order round; a click on a head does both",
+        bound=(Bound("processes", "o", "sort"), Bound("processes", "i", "invert")),
+        shown=(Shown("processes", 15, "sort"),),
+    ),
+    Action(
+        "K",
+        "send a signal (TERM, INT, KILL) to the process under the cursor, after asking; off with --read-only",
+        bound=(Bound("processes", "K", "signal"), Bound("process", "K", "signal")),
+        shown=(Shown("processes", 25, "signal", ("process", "live")), Shown("process", 10, "signal")),
+    ),
+    Action(
         "/",
-        "filter findings, runs and processes; esc clears",
+        "filter findings, runs and processes; processes also by user:NAME, gpu:0 and pid:4711; esc clears",
         bound=(Bound("app", "slash", "filter"),),
         shown=(
             Shown("main", 95, "filter"),
@@ -330,6 +345,7 @@ ACTIONS = (
             Shown("gpu", 90, "help"),
             Shown("attach", 90, "help"),
             Shown("trial", 90, "help"),
+            Shown("process", 90, "help"),
         ),
         palette=("Help", "Keys and words"),
     ),

@@ -110,7 +110,9 @@ class DashboardApp(App[int]):
         origin_label: str = "LIVE",
         clock: Callable[[], float] = time.monotonic,
         glyphs: Glyphs | None = None,
+        read_only: bool = False,
     ) -> None:
+        self.read_only = read_only
         self._themes: dict[str, Theme] = {}  # read for every line that Textual draws
         super().__init__(driver_class=CalmDriver)
         self.monitor = monitor

@@ -41,6 +41,7 @@ def run_dashboard(
     narrowed_to: str | None = None,
     origin_label: str = "LIVE",
     replays: bool = False,
+    read_only: bool = False,
     environ: Mapping[str, str] = os.environ,
     leave_now: Callable[[int], object] = os._exit,
 ) -> int:
@@ -53,6 +54,7 @@ def run_dashboard(
         narrowed_to: What the view is narrowed to, for the top bar.
         origin_label: What the top bar says before the first snapshot: "LIVE", "SIMULATED starved".
         replays: Whether it plays a recording.
+        read_only: Whether it sends no signals to processes.
         environ: Asked for TERM.
         leave_now: Ends the process at once; a seam for tests.
 
@@ -76,7 +78,7 @@ def run_dashboard(
     starter = threading.Thread(target=monitor.start, name="gpuwatch-start", daemon=True)
     starter.start()
     try:
-        return asked.run(partial(_make_app, monitor, narrowed_to, origin_label, replays))
+        return asked.run(partial(_make_app, monitor, narrowed_to, origin_label, replays, read_only))
     finally:
         hide_splash()
         _end_recording(monitor)
@@ -254,11 +256,13 @@ def _import_app() -> type[DashboardApp]:
     return DashboardApp
 
 
-def _make_app(monitor: Any, narrowed_to: str | None, origin_label: str, replays: bool) -> DashboardApp:
+def _make_app(
+    monitor: Any, narrowed_to: str | None, origin_label: str, replays: bool, read_only: bool = False
+) -> DashboardApp:
     _import_asyncio_without_ssl()
     app = _import_app()
     if replays:
         from gpuwatch.dashboard.replay import ReplayApp
 
         return ReplayApp(monitor, narrowed_to=narrowed_to, origin_label=origin_label)
-    return app(monitor, narrowed_to=narrowed_to, origin_label=origin_label)
+    return app(monitor, narrowed_to=narrowed_to, origin_label=origin_label, read_only=read_only)

@@ -15,7 +15,7 @@ from gpuwatch.dashboard.screens.base import PageScreen
 from gpuwatch.dashboard.screens.finding import FindingScreen, TrialScreen
 from gpuwatch.dashboard.screens.gpu import GpuScreen
 from gpuwatch.dashboard.screens.main import MainScreen
-from gpuwatch.dashboard.screens.processes import ProcessesScreen
+from gpuwatch.dashboard.screens.processes import ProcessesScreen, ProcessScreen, SignalScreen
 from gpuwatch.dashboard.screens.timeline import TimelineScreen
 from gpuwatch.dashboard.widgets import CursorList, FilterInput
 
@@ -27,6 +27,8 @@ CLASSES: dict[Place, tuple[type[DOMNode], ...]] = {
     "finding": (FindingScreen,),
     "timeline": (TimelineScreen,),
     "processes": (ProcessesScreen,),
+    "process": (ProcessScreen,),
+    "signal": (SignalScreen,),
     "gpu": (GpuScreen,),
     "attach": (AttachScreen,),
     "list": (CursorList, GpuTable),

@@ -9,7 +9,7 @@ from gpuwatch.dashboard.lines import plain
 from gpuwatch.dashboard.panels.charts import Trace
 from gpuwatch.dashboard.panels.hardware import gpu_header, gpu_row, host_row
 from gpuwatch.dashboard.panels.layout import columns
-from gpuwatch.dashboard.screens.processes import process_page
+from gpuwatch.dashboard.screens.processes import process_reasons
 from gpuwatch.dashboard.themes import ASCII, look
 from gpuwatch.dashboard.view import View
 from gpuwatch.monitor.snapshot import Snapshot
@@ -130,7 +130,7 @@ def host(snapshot: Snapshot) -> str:
 
 
 def processes(snapshot: Snapshot) -> str:
-    return "\n".join(plain(process_page(View(snapshot), 120, LOOK)))
+    return "\n".join(plain(process_reasons(snapshot, View(snapshot), 1, 120, LOOK)))
 
 
 def details(snapshot: Snapshot) -> str:

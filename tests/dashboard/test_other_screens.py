@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +15,15 @@ from gpuwatch.dashboard.panels.charts import Trace
 from gpuwatch.dashboard.screens.finding import median_trace, source_of
 from gpuwatch.dashboard.screens.help import rule_page
 from gpuwatch.dashboard.screens.main import MainScreen
+from gpuwatch.dashboard.screens.processes import ProcessScreen, process_rows
 from gpuwatch.dashboard.themes import look
 from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix, Level, SetupEdit
 from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.foreign import whereabouts
-from gpuwatch.monitor.snapshot import Snapshot
+from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.samples import GpuProcess, RunFacts
 from tests.dashboard import parts, situations
-from tests.dashboard.piloting import driven
+from tests.dashboard.piloting import Driven, driven
 
 TRAIN = "\n".join(f"line_{number} = {number}" for number in range(1, 121))
 
@@ -206,10 +210,11 @@ async def test_processes_are_listed_with_their_gpu_memory_and_share() -> None:
         await driver.press("p")
         own = next(row for row in driver.rows if " 4711 " in row)
         assert own.split() == [
-            *("4711", "0", "60.8", "GiB", "57%", "exact", "(hook)", "python", "train.py", "--config", "base.yaml"),
+            *("▌", "4711", "ana", "0", "60.8", "GiB", "57%", "-", "-", "17", "h"),
+            *("exact", "(hook)", "python", "train.py", "--config", "base…"),
         ]
-        assert "host 901  0       1.0 GiB      -  NVML" in driver.text
-        assert "not visible from this pid namespace" in driver.text
+        assert "host 901 -         0      1.0 GiB     -      -         -      - NVML" in driver.text
+        assert "not visible from this pid" in driver.text
         await driver.press("slash", *"901", "enter")
         assert "4711" not in driver.text
 
@@ -248,7 +253,7 @@ async def test_a_page_scrolls_with_the_usual_keys() -> None:
 
 
 async def test_the_help_says_what_gpuwatch_itself_costs() -> None:
-    async with driven(situations.starved(), (100, 70)) as driver:
+    async with driven(situations.starved(), (100, 90)) as driver:
         await driver.press("h")
         assert "CPU                   1% of one core" in driver.text
         assert "NVML calls            7.2 per GPU and second" in driver.text
@@ -323,3 +328,87 @@ async def test_the_timeline_of_many_gpus_is_a_map_with_a_line_for_each() -> None
         await driver.press("d")
         await driver.settle()
         assert "GPU 0 power" in driver.text
+
+
+async def test_processes_sort_by_a_key_and_by_a_click_on_a_head() -> None:
+    def order(driver: Driven) -> list[str]:
+        rows = [row.replace("▌", " ").split() for row in driver.rows[3:11]]
+        return [row[0] for row in rows]
+
+    async with driven(situations.shared(), (120, 36)) as driver:
+        await driver.press("p")
+        assert order(driver)[:3] == ["4711", "4711", "8120"]
+        await driver.press("o", "o", "o", "o")
+        assert "memory v" in driver.text and order(driver)[:4] == ["8120", "8121", "8122", "9033"]
+        await driver.press("i")
+        assert "memory ^" in driver.text and order(driver)[0] == "31007"
+        await driver.pilot.click("#processes", offset=(14, 1))
+        await driver.pilot.pause()
+        assert order(driver)[0] == "4711" and "user" in driver.text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pids"),
+    [
+        ("user:carla", ["15502"]),
+        ("gpu:4", ["8122", "31007"]),
+        ("pid:9033", ["9033"]),
+        ("user:ben gpu:2", ["8120"]),
+        ("vllm", ["9033"]),
+    ],
+)
+def test_processes_are_filtered_by_text_user_gpu_and_pid(wanted: str, pids: list[str]) -> None:
+    assert [row.number for row in process_rows(situations.shared(), wanted, {})] == pids
+
+
+async def test_a_process_has_a_page_with_its_tree_and_how_it_was_launched() -> None:
+    command = [sys.executable, "-c", "input()", "train.py"]
+    environ = {**os.environ, "RANK": "3", "HF_TOKEN": "hidden", "NCCL_DEBUG": "INFO"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environ) as child:
+        async with driven(on_gpu(child.pid), (120, 44)) as driver:
+            await driver.press("p")
+            await driver.settle()
+            await driver.press("enter")
+            await driver.settle()
+            assert isinstance(driver.app.screen, ProcessScreen)
+            assert "RANK" in driver.text and "NCCL_DEBUG" in driver.text and "hidden" not in driver.text
+            assert f"{os.getpid()} " in driver.text, "its parent"
+            assert "open files" in driver.text
+        child.communicate(b"\n")
+
+
+async def test_a_signal_is_sent_after_a_question_that_names_the_process() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        async with driven(on_gpu(child.pid), (120, 44)) as driver:
+            await driver.press("p")
+            await driver.settle()
+            await driver.press("K")
+            await driver.settle()
+            assert f"Send a signal to process {child.pid} of ana: python train.py" in driver.text
+            assert child.poll() is None
+            await driver.press("down", "down", "enter")
+            await driver.settle()
+            assert f"SIGKILL was sent to process {child.pid}." in driver.text
+        assert child.wait() == -signal.SIGKILL
+
+
+async def test_no_signal_is_sent_to_simulated_processes_nor_with_read_only() -> None:
+    now = replace(situations.shared(), origin=Origin("simulated", "SIMULATED"))
+    async with driven(now, (120, 44)) as driver:
+        await driver.press("p", "K")
+        await driver.settle()
+        assert "Signals are for processes of this machine, now." in driver.text
+        driver.app.read_only = True
+        await driver.press("K")
+        await driver.settle()
+        assert any("it sends no signals" in note.message for note in driver.app._notifications)
+
+
+def on_gpu(pid: int) -> Snapshot:
+    """A machine on whose GPU a real process is."""
+    gpu = situations.gpu()
+    assert gpu.latest_status is not None
+    process = GpuProcess(pid, pid, 2**30, 3.0, "python train.py", "ana", 60.0)
+    return situations.snapshot(
+        gpus=(replace(gpu, latest_status=replace(gpu.latest_status, processes=(process,))),), runs=()
+    )

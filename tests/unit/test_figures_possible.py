@@ -27,7 +27,7 @@ from gpuwatch.dashboard.panels.run import RunTraces, run_panel
 from gpuwatch.dashboard.panels.verdict import verdict_box, verdicts
 from gpuwatch.dashboard.screens.finding import finding_page
 from gpuwatch.dashboard.screens.gpu import gpu_page
-from gpuwatch.dashboard.screens.processes import process_page
+from gpuwatch.dashboard.screens.processes import process_line, process_rows
 from gpuwatch.dashboard.screens.timeline import timeline_grid, timeline_page, timeline_series
 from gpuwatch.dashboard.themes import look
 from gpuwatch.dashboard.view import WINDOWS_SECONDS, View
@@ -122,7 +122,8 @@ def screens(about: Seen) -> Iterator[str]:
             wait, step = (history.refresh(grid, pair, snapshot.time_ns) or {}).values()
             yield "\n".join(plain(run_panel(run, view, 9, cells, LOOK, RunTraces(grid, wait, step))))
         yield "\n".join(plain(host_row(snapshot, 2, cells, LOOK, Trace(), Trace())))
-        yield "\n".join(plain(process_page(view, width, LOOK)))
+        rows = process_rows(snapshot, "", {})
+        yield "\n".join(plain(process_line(row, width, LOOK) for row in rows))
         axis, series = timeline_grid(view, width, LOOK, 0), timeline_series(view, detail=True)
         traces = history.refresh(axis, [(each, 0) for each in series], snapshot.time_ns) or {}
         yield "\n".join(plain(timeline_page(view, width, 60, LOOK, axis, traces, series, 0)))

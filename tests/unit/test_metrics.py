@@ -15,7 +15,7 @@ from gpuwatch.samples import GpuFacts, GpuHealth, GpuSample, GpuStatus, HostSamp
 from gpuwatch.timeline.charts import RUN_LINES, Series
 from gpuwatch.timeline.timeline import Timeline
 
-_OF_NO_METRIC = {"time_ns", "index", "power_window_seconds", "ages_seconds"}
+_OF_NO_METRIC = {"time_ns", "index", "power_window_seconds", "ages_seconds", "mig_slot", "mig_gpu_instance"}
 _CODE = Path(gpuwatch.__file__).parent
 _CHARTED = [metric for metric in metrics.METRICS if metric.chart]
 

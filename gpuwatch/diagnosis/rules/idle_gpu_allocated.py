@@ -44,7 +44,7 @@ TEN_MINUTES = 120  # evaluations, 5 s apart
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     used_percent: float = threshold(5.0, "utilization: a GPU that is used more is not idle")
-    held_bytes: float = threshold(2**30, "memory that a program which does not train holds: a context alone has less")
+    held_gib: float = threshold(1.0, "memory that a program which does not train holds: a context alone has less")
 
 
 @rule(
@@ -97,7 +97,7 @@ def _of_nobody_in_training(case: GpuCase, listed_ones: Sequence[GpuProcess], lim
         return None
     largest = max(listed_ones, key=lambda process: process.memory_bytes or 0, default=None)
     memory = _held_bytes(listed_ones)
-    if largest is None or memory is None or memory < limits.held_bytes:
+    if largest is None or memory is None or memory < limits.held_gib * 2**30:
         return None
     idle_ns = case.scene.now_ns - gpu.idle_since_ns if gpu.idle_since_ns is not None else 0
     since = f"idle {age(idle_ns)}" if idle_ns else "idle"
