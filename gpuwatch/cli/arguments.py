@@ -23,7 +23,7 @@ COMMANDS = {
     "doctor": "what gpuwatch can use on this machine, and how to fix what is missing",
     "stacks": "the sampled stacks of a process and its workers, for a flame graph",
     "config": "which settings apply, and which file each comes from",
-    "trial": "prove a change: run the training with and without it, alternating",
+    "trial": "A/B-test a change: alternating runs with and without it",
     "tune": "find the settings that make a training faster, prove them, write the patch",
     "record": "record a session into a file: gpuwatch record -- python train.py",
     "replay": "play a recording in the dashboard",

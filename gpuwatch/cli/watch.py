@@ -216,7 +216,7 @@ def _known(values: Sequence[float | None]) -> list[float] | None:
 
 def _throttled(gpus: Sequence[GpuNow]) -> list[str]:
     words = list(dict.fromkeys(word for gpu in gpus for word in gpu.throttled_by))
-    return [f"slowed by {', '.join(words)}"] if words else []
+    return [f"throttle: {', '.join(words)}"] if words else []
 
 
 def _runs(runs: Sequence[RunNow], now_ns: int) -> list[str]:

@@ -591,7 +591,7 @@ def _judgement(comparison: Comparison, gate: Gate, p_value: float | None, tested
         )
     sentence = f"{seen}: {gate.text} is {'true' if crossed else 'not true'}"
     if comparison.is_anecdote and gate.relative:
-        sentence += " (one run per side: an anecdote, not proof)"
+        sentence += " (single run per side: not significant)"
     elif p_value is not None and crossed:
         sentence += f" (p = {p_value:.2g}{f' among {tested} gates' if tested > 1 else ''})"
     return Judgement(gate, "failed" if crossed else "passed", sentence)

@@ -26,9 +26,7 @@ from gpuwatch.report.model import figure
 from gpuwatch.text import aligned, code_span, encodable, markdown, markdown_table, printable, wrapped
 
 SCHEMA_VERSION = 1
-ANECDOTE = (
-    "one run per side is an anecdote, not proof: the scatter between runs is not known; record three or more per side"
-)
+ANECDOTE = "single run per side: not significant, the scatter between runs is not known; record three or more per side"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ def _headline(comparison: Comparison) -> str:
         return "samples/s are not known on both sides"
     runs = f"n = {len(change.values_before)} + {len(change.values_after)}"
     if change.interval is None:
-        return f"samples/s {percent(change.ratio)} ({runs}: an anecdote, not proof)"
+        return f"samples/s {percent(change.ratio)} ({runs}: single run per side, not significant)"
     if change.interval.spans_no_change:
         could = "" if change.detectable is None else f"; would have detected {change.detectable * 100:.1f}% or more"
         return f"samples/s: no detectable change (p = {change.interval.p_value:.2g}, {runs}{could})"

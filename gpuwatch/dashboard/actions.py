@@ -328,7 +328,7 @@ ACTIONS = (
     ),
     Action("tab", shown=(Shown("main", 99, "GPUs"),), run="app.focus_next"),
     Action(
-        "ctrl+l", "repaint the screen after another program wrote over it", bound=(Bound("app", "ctrl+l", "repaint"),)
+        "ctrl+l", "redraw the screen after another program wrote over it", bound=(Bound("app", "ctrl+l", "repaint"),)
     ),
     Action("ctrl+z", bound=(Bound("app", "ctrl+z", "suspend_process"),)),
     Action("ctrl+p", "command palette: themes (one is safe for colour-blind eyes), all commands"),

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
@@ -26,6 +27,7 @@ from gpuwatch.dashboard.driver import CalmDriver
 from gpuwatch.dashboard.panels.charts import History, Timeline
 from gpuwatch.dashboard.screens.base import ViewScreen, in_background
 from gpuwatch.dashboard.screens.main import MainScreen
+from gpuwatch.dashboard.state import State, save
 from gpuwatch.dashboard.themes import DEFAULT_THEME, Glyphs, Look, glyphs_for_terminal, look, textual_themes
 from gpuwatch.dashboard.view import FindingKey, View, Viewing, key_of
 from gpuwatch.dashboard.widgets import FilterChanged, FilterInput
@@ -111,8 +113,11 @@ class DashboardApp(App[int]):
         clock: Callable[[], float] = time.monotonic,
         glyphs: Glyphs | None = None,
         read_only: bool = False,
+        state: State | None = None,
     ) -> None:
         self.read_only = read_only
+        self.remembered = state or State()
+        self._remembers = state is not None
         self._themes: dict[str, Theme] = {}  # read for every line that Textual draws
         super().__init__(driver_class=CalmDriver)
         self.monitor = monitor
@@ -131,7 +136,8 @@ class DashboardApp(App[int]):
         self._themes = {theme.name: theme for theme in textual_themes()}
         for theme in self._themes.values():
             self.register_theme(theme)
-        self.theme = DEFAULT_THEME
+        self.theme = self.remembered.theme if self.remembered.theme in self._themes else DEFAULT_THEME
+        self.viewing.zoom_to(self.remembered.window_seconds)
 
     @property
     def view(self) -> View:
@@ -142,6 +148,16 @@ class DashboardApp(App[int]):
     def look(self) -> Look:
         """The styles of the current theme."""
         return look(self.theme, self._glyphs)
+
+    def _take_theme(self) -> None:
+        self.redraw()
+        self.remember(theme=self.theme)
+
+    def remember(self, **chosen: str | int | bool) -> None:
+        """Keeps what the user has chosen for the next session."""
+        before, self.remembered = self.remembered, replace(self.remembered, **chosen)  # type: ignore[arg-type]
+        if self._remembers and self.remembered != before:
+            self.run_worker(in_background(save, self.remembered), exclusive=False)
 
     def player_lines(self) -> list[ReplayLine]:
         """What every screen has above its keys: nothing where what is seen is live."""
@@ -157,7 +173,7 @@ class DashboardApp(App[int]):
         if self._leaving is not None:
             self.exit(self._leaving, return_code=self._leaving)
             return
-        self.theme_changed_signal.subscribe(self, lambda _theme: self.redraw())
+        self.theme_changed_signal.subscribe(self, lambda _theme: self._take_theme())
         self.app_resume_signal.subscribe(self, lambda _app: self.action_repaint())
         self.monitor.subscribe(self.receive)
         now = self.monitor.snapshot()
@@ -325,6 +341,7 @@ class DashboardApp(App[int]):
     def action_zoom(self, steps: int) -> None:
         self.viewing.zoom(steps)
         self.redraw()
+        self.remember(window_seconds=int(self.view.window_seconds))
 
     def action_filter(self) -> None:
         """Asks for the filter on the bottom line."""

@@ -261,8 +261,10 @@ def _make_app(
 ) -> DashboardApp:
     _import_asyncio_without_ssl()
     app = _import_app()
+    from gpuwatch.dashboard.state import load
+
     if replays:
         from gpuwatch.dashboard.replay import ReplayApp
 
-        return ReplayApp(monitor, narrowed_to=narrowed_to, origin_label=origin_label)
-    return app(monitor, narrowed_to=narrowed_to, origin_label=origin_label, read_only=read_only)
+        return ReplayApp(monitor, narrowed_to=narrowed_to, origin_label=origin_label, state=load())
+    return app(monitor, narrowed_to=narrowed_to, origin_label=origin_label, read_only=read_only, state=load())

@@ -188,6 +188,11 @@ class Viewing:
         index = max(0, min(len(WINDOWS_SECONDS) - 1, index))
         self.view = replace(self.view, window_seconds=WINDOWS_SECONDS[index])
 
+    def zoom_to(self, seconds: int) -> None:
+        """Shows this much time, if it is one of the steps."""
+        if seconds in WINDOWS_SECONDS:
+            self.view = replace(self.view, window_seconds=seconds)
+
     def narrow(self, words: str | None) -> None:
         """Says what the watch is narrowed to."""
         self.view = replace(self.view, narrowed_to=words)

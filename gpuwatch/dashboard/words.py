@@ -53,7 +53,7 @@ def offer(snapshot: Snapshot) -> str:
     count = len(unhooked(snapshot))
     if not count or snapshot.origin.kind == "recording":
         return ""
-    return f"{count} process{' trains' if count == 1 else 'es train'} here without a hook: press a to attach"
+    return f"{count} training process{'' if count == 1 else 'es'} not monitored: press a to attach"
 
 
 def attached_words(snapshot: Snapshot) -> str:

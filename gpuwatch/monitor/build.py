@@ -345,8 +345,8 @@ def throttled_by(gpu: GpuHistory) -> tuple[str, ...]:
     mask = gpu.latest.event_reasons or 0
     slowing = (each.word for each in THROTTLES.values() if mask & each.bit or _gained(gpu, each.counter))
     words = list(dict.fromkeys(slowing))
-    if mask & REASON_HARDWARE and "heat" not in words and "hardware brake" not in words:
-        words.append("hardware brake")
+    if mask & REASON_HARDWARE and "thermal" not in words and "power brake" not in words:
+        words.append("HW slowdown")
     return tuple(words)
 
 

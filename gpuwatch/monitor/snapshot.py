@@ -43,6 +43,9 @@ SIGSTOP, process state T."""
 STEPLESS: frozenset[RunState] = frozenset({"silent", "not training"})
 """It has made steps, and makes none now."""
 
+STATE_WORDS: dict[RunState, str] = {"silent": "stalled", "saving": "checkpointing"}
+"""What a state is called where it is shown, if not by its name."""
+
 ENDS = {"killed": "killed", "lost": "link lost"}
 """How a run ended, worst first, where that says more than that it did. Exit codes are not seen."""
 
@@ -74,7 +77,7 @@ class GpuNow:
     latest: GpuSample | None = None
     latest_status: GpuStatus | None = None
     latest_health: GpuHealth | None = None
-    throttled_by: tuple[str, ...] = ()  # words: "power", "heat", "hardware brake"
+    throttled_by: tuple[str, ...] = ()  # words: "power", "thermal", "power brake", "HW slowdown"
     utilization_mean_percent: float | None = None  # last 60 s
     utilization_sigma_percent: float | None = None
     power_mean_watts: float | None = None  # last 60 s, as the utilization
@@ -187,7 +190,9 @@ class RunNow:
     @property
     def state_words(self) -> str:
         """The state as a screen says it, with what is known of the end: "ended (killed)"."""
-        return f"{self.state} ({ENDS[self.ended]})" if self.state == "ended" and self.ended in ENDS else self.state
+        if self.state == "ended" and self.ended in ENDS:
+            return f"{self.state} ({ENDS[self.ended]})"
+        return STATE_WORDS.get(self.state, self.state)
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ def state_sentence(run: RunNow, snapshot: Snapshot) -> str | None:
         case "starting":
             return "no training step yet"
         case "warming up":
-            return f"{grouped(run.steps_total)} {made} so far; judged once the step time is steady"
+            return f"{grouped(run.steps_total)} {made} so far; analysed once step time stabilises"
         case "silent":
             return f"no step for {since_last}"
         case "not training":

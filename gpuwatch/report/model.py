@@ -364,7 +364,7 @@ class Run(Struct, frozen=True):
         ),
     ]
     how_to_see_more: Annotated[str | None, _note("one line on how to see more, below exact")]
-    state: Annotated[str | None, _note("training, evaluating, silent, not training, stopped, ended (killed) ...")]
+    state: Annotated[str | None, _note("training, checkpointing, stalled, not training, ended (killed) ...")]
     device: str | None
     gpus: Annotated[list[str], _note("gpus[].uuid")]
     steps: Annotated[int | None, _note("optimizer steps; batches if steps_source is not the hook")]

@@ -108,9 +108,9 @@ class Throttle(NamedTuple):
 
 THROTTLES = {
     "power": Throttle("throttled_power_ns", REASON_POWER, "power"),
-    "sw-thermal": Throttle("throttled_sw_thermal_ns", REASON_SW_THERMAL, "heat"),
-    "hw-thermal": Throttle("throttled_hw_thermal_ns", REASON_HW_THERMAL, "heat"),
-    "power-brake": Throttle("throttled_power_brake_ns", REASON_POWER_BRAKE, "hardware brake"),
+    "sw-thermal": Throttle("throttled_sw_thermal_ns", REASON_SW_THERMAL, "thermal"),
+    "hw-thermal": Throttle("throttled_hw_thermal_ns", REASON_HW_THERMAL, "thermal"),
+    "power-brake": Throttle("throttled_power_brake_ns", REASON_POWER_BRAKE, "power brake"),
 }
 
 # A poll is taken up 10 times a second for each GPU, and 6,000 times when a replay begins.

@@ -57,7 +57,7 @@ def verdict_words(judgement: Judgement) -> str:
             return "no detectable change (runs scatter too much to see one: more --runs)"
         return f"no detectable change (detectable: >= {_least(judgement.detectable)})"
     if judgement.verdict == "anecdote":
-        return "anecdote, not proof: it takes two runs of each arm for an interval"
+        return "single run per side: not significant; it takes two runs of each arm for an interval"
     if judgement.verdict == "too small to matter":
         return "differs, by less than --min-effect"
     return judgement.verdict

@@ -384,7 +384,7 @@ def _heat(arms: Sequence[ArmResult]) -> Iterator[str]:
         if slowed:
             reasons = sorted({reason for thermal in slowed for reason in thermal.slowed_by})
             yield (
-                f"{' and '.join(reasons)} slowed the GPU down in {len(slowed)} of {len(_counting(each))} runs"
+                f"the GPU was throttled ({' and '.join(reasons)}) in {len(slowed)} of {len(_counting(each))} runs"
                 f" with {each.arm.label}"
             )
 

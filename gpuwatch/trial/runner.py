@@ -165,7 +165,7 @@ _DESCRIBED_NS = 2 * SECOND_NS
 """So long, after it has settled, a run waits for what its hook says of the DataLoader: that comes a second late."""
 
 
-_HARMFUL = frozenset({"heat", "hardware brake"})
+_HARMFUL = frozenset({"thermal", "power brake", "HW slowdown"})
 """What slows a GPU down because of how it was before; a power limit slows all arms alike."""
 
 

@@ -26,7 +26,7 @@ def at_cursor(driver: Driven) -> str:
 
 async def test_nothing_watched_but_processes_that_train_are_offered() -> None:
     async with driven(situations.unwatched(), (80, 24)) as driver:
-        assert "2 processes train here without a hook: press a to attach" in driver.text
+        assert "2 training processes not monitored: press a to attach" in driver.text
         assert "5000 train.py, 6000 finetune.py" in driver.text
         assert " a attach" in driver.rows[-1]
 
@@ -34,13 +34,13 @@ async def test_nothing_watched_but_processes_that_train_are_offered() -> None:
 def test_one_process_is_offered_in_the_singular_and_hooked_ones_are_not() -> None:
     hooked = situations.candidate(7000, visibility="exact")
     about = replace(situations.unwatched(), candidates=(hooked, situations.candidate()))
-    assert verdicts(View(about))[0].sentence == "1 process trains here without a hook: press a to attach"
+    assert verdicts(View(about))[0].sentence == "1 training process not monitored: press a to attach"
     assert verdicts(View(replace(about, candidates=(hooked,))))[0].word == "WATCHING"
 
 
 def test_a_machine_without_gpus_offers_them_too() -> None:
     about = replace(situations.no_gpu(), candidates=(situations.candidate(gpu_uuids=()),))
-    assert verdicts(View(about))[0].sentence == "1 process trains here without a hook: press a to attach"
+    assert verdicts(View(about))[0].sentence == "1 training process not monitored: press a to attach"
 
 
 async def test_each_process_is_listed_with_gpu_age_and_what_can_be_seen_of_it() -> None:

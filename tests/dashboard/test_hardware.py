@@ -106,9 +106,9 @@ def test_unknown_is_a_dash_and_a_known_nothing_is_not() -> None:
 
 
 def test_what_slows_a_gpu_down_is_said_in_words() -> None:
-    hot = situations.gpu(throttled_by=("power", "heat"))
-    assert "power, h…" in rows(situations.snapshot(gpus=(hot,)))[1]
-    assert "power, heat" in rows(situations.snapshot(gpus=(hot,)), 200)[1]
+    hot = situations.gpu(throttled_by=("power", "thermal"))
+    assert "power, t…" in rows(situations.snapshot(gpus=(hot,)))[1]
+    assert "power, thermal" in rows(situations.snapshot(gpus=(hot,)), 200)[1]
 
 
 def test_nothing_but_ascii_without_unicode() -> None:

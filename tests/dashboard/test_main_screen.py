@@ -365,7 +365,7 @@ async def test_a_click_chooses_a_finding_and_a_second_one_opens_it() -> None:
     async with driven(situations.starved()) as driver:
         await driver.pilot.click("#findings", offset=(30, 2))
         await driver.pilot.pause()
-        assert "after that" in next(row for row in driver.rows if row.startswith("▌"))
+        assert "follows from #1" in next(row for row in driver.rows if row.startswith("▌"))
         await driver.pilot.click("#findings", offset=(30, 2))
         await driver.pilot.pause()
         assert isinstance(driver.app.screen, FindingScreen)

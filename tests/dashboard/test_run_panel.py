@@ -139,8 +139,8 @@ def test_the_words_of_a_run() -> None:
 
 
 def test_a_long_pause_says_how_long_it_lasts() -> None:
-    assert "saving for 36 s" in panel(replace(parts.run(), state="saving", pause_seconds=36.0))[0]
-    assert "saving for" not in panel(replace(parts.run(), state="saving", pause_seconds=4.0))[0]
+    assert "checkpointing for 36 s" in panel(replace(parts.run(), state="saving", pause_seconds=36.0))[0]
+    assert "checkpointing for" not in panel(replace(parts.run(), state="saving", pause_seconds=4.0))[0]
 
 
 def test_a_killed_run_says_so() -> None:

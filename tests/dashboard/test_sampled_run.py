@@ -91,7 +91,7 @@ def test_a_silent_run_says_where_it_stands() -> None:
     stuck = situations.stuck()
     assert "at train.py:140 for 3 min  dist.barrier()" in panel(stuck)
     verdict = verdicts(View(stuck))[0]
-    assert (verdict.word, verdict.because) == ("SILENT", "at train.py:140 for 3 min: dist.barrier()")
+    assert (verdict.word, verdict.because) == ("STALLED", "at train.py:140 for 3 min: dist.barrier()")
 
 
 def test_where_it_stands_comes_from_the_judged_window_too() -> None:

@@ -18,7 +18,7 @@ from gpuwatch.dashboard.words import brings_words, change_words, fix_to_copy, pl
 from gpuwatch.diagnosis.engine import Engine
 from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix, Gain, PlanStep, Severity
 from gpuwatch.monitor.build import Evaluation, build_snapshot
-from gpuwatch.monitor.snapshot import Origin, RunState, Snapshot
+from gpuwatch.monitor.snapshot import STATE_WORDS, Origin, RunState, Snapshot
 from gpuwatch.monitor.verdict import state_sentence
 from gpuwatch.report.build import verdict
 from gpuwatch.report.model import VerdictLine
@@ -144,7 +144,7 @@ def test_a_gpu_finding_belongs_to_the_run_on_that_gpu() -> None:
     ("state", "words"),
     [
         ("starting", "no training step yet"),
-        ("warming up", "18,204 steps so far; judged once the step time is steady"),
+        ("warming up", "18,204 steps so far; analysed once step time stabilises"),
         ("stopped", "stopped by a signal (SIGSTOP or Ctrl-Z), not starved"),
         ("silent", "no step for 0 s"),
         ("ended", "ended after 18,204 steps"),
@@ -153,7 +153,7 @@ def test_a_gpu_finding_belongs_to_the_run_on_that_gpu() -> None:
 )
 def test_a_run_that_cannot_be_judged_says_why(state: str, words: str) -> None:
     verdict = verdicts(View(situations.snapshot(runs=(situations.run(state=state),), findings=())))[0]
-    assert verdict.word == state.upper()
+    assert verdict.word == ("stalled" if state == "silent" else state).upper()
     assert verdict.sentence == f"train.py (4711): {words}"
 
 
@@ -321,7 +321,7 @@ def said_on_screen(snapshot: Snapshot) -> dict[str, tuple[str, str | None]]:
         if run is None:
             if each.severity is not None:
                 found[f"rule {rule}"] = ("fault", rule)
-        elif each.word in {state.upper() for state in get_args(RunState)}:
+        elif each.word in {STATE_WORDS.get(state, state).upper() for state in get_args(RunState)}:
             found[run[1]] = ("state", None)
         else:
             found[run[1]] = (

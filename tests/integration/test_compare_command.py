@@ -63,7 +63,7 @@ def test_before_and_after_are_the_table_of_a_fix(recordings: Path, capsys: pytes
     assert float(rows["GPU utilization, sigma (points)"][0]) > float(rows["GPU utilization, sigma (points)"][1])
     assert rows["wait for data, per batch (ms)"][2].startswith("-")
     assert float(rows["step, median (ms)"][0]) > float(rows["step, median (ms)"][1])
-    assert "anecdote, not proof" in text
+    assert "single run per side, not significant" in text
 
 
 @pytest.mark.parametrize("form", ["folders", "dashes", "options"])
@@ -104,7 +104,7 @@ def test_a_regression_fails_the_gate_on_stderr(recordings: Path, capsys: pytest.
     before, after = recordings / "after/0.gpuwatch", recordings / "before/0.gpuwatch"
     code, text, said = _compared(capsys, before, after, "--fail-if", "samples_per_second<-3%")
     assert code == 1
-    assert "gpuwatch: samples_per_second changed by -" in said and "anecdote" in said
+    assert "gpuwatch: samples_per_second changed by -" in said and "single run per side" in said
     assert "FAILED samples_per_second changed by -" in text
     code, _, said = _compared(
         capsys, recordings / "after", recordings / "before", "--fail-if", "samples_per_second<-3%"

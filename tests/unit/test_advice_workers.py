@@ -117,7 +117,7 @@ def test_without_a_gpu_computing_and_loading_share_the_cores() -> None:
 def test_one_worker_is_said_in_the_singular_and_a_cap_as_a_limit() -> None:
     case = on_gpu(0.01, 0.1)
     advice = advise(case, cost_of(case))
-    assert advice.arithmetic == "1 worker keeps up, with 20% to spare"
+    assert advice.arithmetic == "1 worker keeps up, with 20% headroom"
     assert advice.gain.cap == "then the GPU sets the pace"
     crowded = on_cpu(0.060, 0.020, 1.0)
     assert cost_of(crowded).gain(2).cap == "then limited by the 2 CPU cores"
@@ -470,8 +470,8 @@ def test_the_gain_is_that_of_the_number_that_is_named() -> None:
 def test_a_number_that_is_kept_says_the_margin_that_it_has() -> None:
     case = run_case(fed_by(4, 12.3))
     kept = advise(case, cost_of(case), earlier=12)
-    assert kept.arithmetic == "12 workers keep up, with 17% to spare"
-    assert advise(case, cost_of(case), earlier=13).arithmetic == "13 workers keep up, with 20% to spare"
+    assert kept.arithmetic == "12 workers keep up, with 17% headroom"
+    assert advise(case, cost_of(case), earlier=13).arithmetic == "13 workers keep up, with 20% headroom"
 
 
 def test_what_differs_by_more_than_the_error_is_not_kept() -> None:

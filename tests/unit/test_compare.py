@@ -79,7 +79,7 @@ def test_one_run_a_side_is_an_anecdote_without_an_interval() -> None:
     change = comparison.change("samples_per_second")
     assert (change.ratio, change.interval, change.verdict) == (1.5, None, None)
     text = render_text(tables(comparison, []))
-    assert "samples/s +50.0% (n = 1 + 1: an anecdote, not proof)" in text
+    assert "samples/s +50.0% (n = 1 + 1: single run per side, not significant)" in text
     assert "+52.0 points" in text and "2.27x" in text
 
 
@@ -166,7 +166,7 @@ def test_a_regression_fails_its_gate_and_says_that_one_run_decided() -> None:
     assert outcome == "failed"
     assert sentence == (
         "samples_per_second changed by -5.0%, from 400 to 380: samples_per_second<-3% is true "
-        "(one run per side: an anecdote, not proof)"
+        "(single run per side: not significant)"
     )
 
 

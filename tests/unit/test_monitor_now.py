@@ -264,11 +264,11 @@ def test_lost_gpu_keeps_its_row() -> None:
         (0x0, ()),
         (0x1, ()),
         (0x4, ("power",)),
-        (0x20, ("heat",)),
-        (0x48, ("heat",)),
-        (0x8, ("hardware brake",)),
-        (0x88, ("hardware brake",)),
-        (0x24, ("power", "heat")),
+        (0x20, ("thermal",)),
+        (0x48, ("thermal",)),
+        (0x8, ("HW slowdown",)),
+        (0x88, ("power brake",)),
+        (0x24, ("power", "thermal")),
     ],
 )
 def test_throttling_in_words(mask: int, words: tuple[str, ...]) -> None:
@@ -280,7 +280,7 @@ def test_episode_between_two_polls_is_felt_in_the_counter() -> None:
     after = poll(2, event_reasons=0, throttled_hw_thermal_ns=300_000_000)
     calm = poll(3, event_reasons=0, throttled_hw_thermal_ns=300_000_000)
     history = timeline(gpu_facts(), before, after)
-    assert gpu(history, 2).throttled_by == ("heat",)
+    assert gpu(history, 2).throttled_by == ("thermal",)
     history.add(calm)
     assert gpu(history, 3).throttled_by == ()
 

@@ -145,7 +145,7 @@ def test_a_burst_is_judged_by_what_its_batches_took_the_workers() -> None:
     samples = hooked(waiting(100), made, first, later, waiting(125, start=102))
     finding = said(samples, 125)[125]
     assert finding.severity.value == "warning"
-    assert "all 4 workers together make a batch in 25 s, and a step takes 200 ms" in finding.summary
+    assert "all 4 workers together make a batch in 25 s; step time: 200 ms" in finding.summary
     assert finding.gain is not None and finding.gain.high > 10.0
 
 

@@ -53,7 +53,7 @@ def test_a_brake_that_stays_on_fires_though_it_rose_only_once():
 def test_at_its_own_limit_a_gpu_is_healthy():
     gpu = build.gpu(utilization=99, power=690, reason_bit_shares={0x4: 0.8})
     draft = build.check("power-capped", build.gpu_case(build.scene(gpus=[gpu])))
-    assert draft.severity is Severity.INFO and "healthy" in draft.summary and draft.fix is None
+    assert draft.severity is Severity.INFO and "(normal)" in draft.summary and draft.fix is None
 
 
 def test_at_a_lowered_limit_the_default_is_named():

@@ -196,8 +196,8 @@ def test_a_dataset_that_is_known_to_be_map_style_need_not_split_its_items() -> N
 def test_clocks_that_heat_slowed_down_are_said_and_alike_ones_are_not() -> None:
     def make(arm: Arm, place: int) -> RunResult:
         seen = run(speed=100.0 + WOBBLE[place], of=seen_with(arm), celsius=61.0)
-        hot = Thermal(62.0, 20, 5, ("heat",))
+        hot = Thermal(62.0, 20, 5, ("thermal",))
         return replace(seen, thermal=hot) if arm.changes and place == 1 else seen
 
     arms = performed(experiment("num_workers=2"), FakeRuns(make))
-    assert remarks(arms, "samples_per_second") == ["heat slowed the GPU down in 1 of 3 runs with num_workers=2"]
+    assert remarks(arms, "samples_per_second") == ["the GPU was throttled (thermal) in 1 of 3 runs with num_workers=2"]

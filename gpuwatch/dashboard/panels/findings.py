@@ -106,7 +106,10 @@ def _entry(finding: Finding, view: View, width: int, place_width: int, at_cursor
     tail = place_width + gain_width + 2
     summary = short_summary(finding, view.snapshot) if view.snapshot else ""
     if finding.behind is not None:
-        summary = f"after that: {summary}"
+        first = next((i for i, each in enumerate(view.findings, 1) if each.rule == finding.behind), None)
+        summary = (
+            f"follows from #{first}: {summary}" if first is not None else f"follows from {finding.behind}: {summary}"
+        )
     if finding.state == "clearing":
         summary = f"(clearing) {summary}"
     body = look.dim if finding.behind is not None else look.text
@@ -114,6 +117,14 @@ def _entry(finding: Finding, view: View, width: int, place_width: int, at_cursor
     writer.to(width - tail + 1).left(place, place_width - 1, look.accent).to(width - gain_width - 1)
     writer.right(gain, gain_width, look.good if finding.gain is not None else look.dim)
     return writer.line()
+
+
+def _numbered(finding: Finding, listed: tuple[Finding, ...]) -> str:
+    """The finding that it follows from by its place in the list: "#1"; one that is hidden by its rule."""
+    for place, each in enumerate(listed, 1):
+        if each.rule == finding.behind and each.run == finding.run:
+            return f"#{place}"
+    return str(finding.behind)
 
 
 def _without(view: View, width: int, height: int, look: Look) -> list[Line]:

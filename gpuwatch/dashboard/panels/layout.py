@@ -188,8 +188,8 @@ def arrange(width: int, height: int, needs: Needs) -> Arrangement:
         if not stacked or step % 2 == 0:
             share.gpu_height(step)
         share.run(min(step + 6, 4 + step + rank_lines))
-    share.findings_more(PREVIEW_LINES)
-    for step in range(TALLEST_ROW, HUGE_ROW + 1):
+    share.findings_more(PREVIEW_LINES, kept=max(0, needs.verdict_lines - verdict))
+    for step in range(TALLEST_ROW, HUGE_ROW + 1) if verdict >= needs.verdict_lines else ():
         if not stacked or step % 2 == 0:
             share.gpu_height(step)
         share.run(step + 8 + rank_lines)
@@ -229,10 +229,10 @@ class _Share:
         wanted = min(up_to, max(1, self.needs.findings))
         self.finding_lines += self._take(wanted - self.finding_lines)
 
-    def findings_more(self, lines: int) -> None:
-        """What the fix of the finding under the cursor takes, or as much of it as says something."""
-        if self.needs.findings and self.rest >= LEAST_PREVIEW_LINES:
-            self.finding_lines += self._take(lines)
+    def findings_more(self, lines: int, kept: int) -> None:
+        """What the fix of the finding under the cursor takes, or as much of it as says something; `kept` are left."""
+        if self.needs.findings and self.rest - kept >= LEAST_PREVIEW_LINES:
+            self.finding_lines += self._take(min(lines, self.rest - kept))
 
     def host(self, up_to: int) -> None:
         if self.needs.host:

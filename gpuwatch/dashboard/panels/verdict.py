@@ -28,7 +28,7 @@ from gpuwatch.dashboard.words import (
     run_name,
 )
 from gpuwatch.diagnosis.finding import Finding, Severity
-from gpuwatch.monitor.snapshot import STEPLESS, RunNow, Snapshot
+from gpuwatch.monitor.snapshot import STATE_WORDS, STEPLESS, RunNow, Snapshot
 from gpuwatch.monitor.verdict import (
     DATA_PHASE,
     decapitalized,
@@ -103,7 +103,7 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
     if state is not None:
         hint = run.how_to_see_more if run.state not in ("ended", "not linked") else None
         because = _stands(run, snapshot) or say.escape(hint or "")
-        return Verdict(None, run.state.upper(), f"{name}: {state}", because=because)
+        return Verdict(None, STATE_WORDS.get(run.state, run.state).upper(), f"{name}: {state}", because=because)
     why, waits = f"({believed(run, snapshot)})", _wait_words(run)
     match judged.kind:
         case "unseen":

@@ -50,7 +50,7 @@ class _Row:
     command: str
 
 
-_HEAD = _Row("PID", "GPU", "age", "can be seen", "user", "command")
+_HEAD = _Row("PID", "GPU", "age", "visibility", "user", "command")
 
 
 def candidates_head(view: View, entries: tuple[Entry, ...], width: int, look: Look, *, focused: bool) -> list[Line]:
@@ -103,7 +103,7 @@ def _known(page: Page, candidate: Candidate) -> None:
     )
     page.pair("known by", candidate.why, name_width=_NAME)
     page.pair(
-        "can be seen",
+        "visibility",
         f"{VISIBILITIES[candidate.visibility]}: {VISIBILITY_MEANINGS[candidate.visibility]}",
         name_width=_NAME,
     )

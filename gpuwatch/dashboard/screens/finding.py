@@ -164,7 +164,7 @@ def finding_page(
     _numbers(page, finding)
     finding_lines(page, finding, window_of(finding.run, snapshot))
     if evidence:
-        page.heading("Seen over time")
+        page.heading("History")
         page.add(evidence_lines(evidence, width, look))
     if finding.ruled_out:
         page.heading("Ruled out")
@@ -172,7 +172,7 @@ def finding_page(
         for name, other in zip(names, finding.ruled_out, strict=True):
             page.pair(name, other.reason, name_width=min(40, max(24, *map(len, names)) + 2))
     if finding.confidence_notes:
-        page.heading("Less certain because")
+        page.heading("Caveats")
         for note in finding.confidence_notes:
             page.prose(note)
     if finding.verify:
@@ -260,7 +260,7 @@ def _excerpt_lines(source: Source, fix: Fix, width: int, look: Look) -> list[Lin
 
 def _gain(page: Page, finding: Finding) -> None:
     look = page.look
-    page.heading("What it brings")
+    page.heading("Expected speed-up")
     if finding.gain is not None:
         cap = f", {finding.gain.cap}" if finding.gain.cap else ""
         basis = BASES[finding.level]
@@ -275,7 +275,7 @@ def _gain(page: Page, finding: Finding) -> None:
 
 def _numbers(page: Page, finding: Finding) -> None:
     window = f"over {say.span(finding.window_seconds)}" if finding.window_seconds else ""
-    page.heading("How it is known", right=window)
+    page.heading("Evidence", right=window)
     page.pair("evidence", f"{LEVELS[finding.level]} (level {finding.level.name})")
     for measure in finding.evidence:
         name = measure.name.replace("_", " ")

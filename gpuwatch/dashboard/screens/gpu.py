@@ -114,7 +114,7 @@ def _last_minute(page: Page, window: GpuWindow) -> None:
     received, sent = window.pcie_rx_bytes_per_second, window.pcie_tx_bytes_per_second
     page.pair("PCIe", f"received {say.byte_rate(received)}, sent {say.byte_rate(sent)}")
     slowed = ", ".join(f"{cause} {say.share(share)}" for cause, share in window.throttle_shares.items())
-    page.pair("time slowed by", slowed or say.UNKNOWN)
+    page.pair("time throttled", slowed or say.UNKNOWN)
     for event in window.xids:
         page.pair("XID", f"{event.xid} {event.text}", page.look.warning)
 

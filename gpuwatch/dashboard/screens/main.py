@@ -86,6 +86,8 @@ class MainScreen(ViewScreen):
         )
 
     def content(self) -> Iterable[Widget]:
+        if self.dashboard.remembered.gpu_order == "worst":
+            self._parts[2].order = "worst"
         return self._parts
 
     def keys(self, view: View) -> list[Key]:
@@ -214,6 +216,7 @@ class MainScreen(ViewScreen):
     def action_order(self) -> None:
         """GPUs by index, or what needs attention first."""
         order = self._parts[2].toggle_order()
+        self.dashboard.remember(gpu_order=order)
         self.notify("GPUs by index" if order == "index" else "GPUs: failing, idle and throttled first", timeout=3)
 
     def action_clear_ended(self) -> None:

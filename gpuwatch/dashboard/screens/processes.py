@@ -354,6 +354,10 @@ class ProcessesScreen(ViewScreen):
 
     def content(self) -> Iterable[Widget]:
         """The list, and what is missing in it."""
+        remembered = self.dashboard.remembered
+        titles = [column.title for column in COLUMNS]
+        if remembered.process_order in titles:
+            self._list.sorting = Sorting(titles.index(remembered.process_order), remembered.process_order_inverted)
         return (self._list, self._reasons)
 
     def on_mount(self) -> None:
@@ -408,6 +412,7 @@ class ProcessesScreen(ViewScreen):
 
     def action_sort(self) -> None:
         self._list.next_column(self.size.width)
+        self._remember()
 
     def action_invert(self) -> None:
         sorting = self._list.sorting
@@ -415,6 +420,12 @@ class ProcessesScreen(ViewScreen):
             self.notify("The order is that of the GPUs; o sorts by a column.")
         else:
             self._list.sort_by(sorting.column)
+            self._remember()
+
+    def _remember(self) -> None:
+        sorting = self._list.sorting
+        title = "" if sorting.column is None else COLUMNS[sorting.column].title
+        self.dashboard.remember(process_order=title, process_order_inverted=sorting.reverse)
 
     def action_signal(self) -> None:
         row = self._list.current

@@ -98,7 +98,7 @@ class WorkerAdvice:
         """The value's origin in words, with the cap that binds."""
         if self.cap is None:
             verb = "worker keeps" if self.count == 1 else "workers keep"
-            return f"{self.count} {verb} up, with {percent(min(self.margin, MARGIN - 1.0))} to spare"
+            return f"{self.count} {verb} up, with {percent(min(self.margin, MARGIN - 1.0))} headroom"
         return f"{self.needed} worker{'' if self.needed == 1 else 's'} would keep up, but {self.cap.reason}"
 
 
@@ -188,7 +188,7 @@ def filling_workers(cores: float) -> int:
 
 
 def _to_keep(cost: StepCost, pace_seconds: float) -> float:
-    """Workers that make batches at a pace, with a fifth of margin; not yet a whole number."""
+    """Workers that make batches at a pace, with 20% headroom; not yet a whole number."""
     return MARGIN * cost.batch_seconds / max(pace_seconds, 1e-6)
 
 

@@ -228,7 +228,7 @@ def _waited(rank: RankWindow, found: FirstBatches, blocked: float | None, line: 
     if made is not None and found.step_seconds is not None:
         return (
             f"{who} waited {seconds(found.waited_seconds)} and trained {seconds(found.trained_seconds)}: all "
-            f"{found.workers} workers together make a batch in {seconds(made)}, and a step takes "
+            f"{found.workers} workers together make a batch in {seconds(made)}; step time: "
             f"{seconds(found.step_seconds)}"
         )
     if found.waited_seconds - found.open_seconds > FEW_WAITED * found.waited_seconds:
@@ -258,7 +258,7 @@ def _first_batches_measures(found: FirstBatches) -> Iterator[Measure]:
         said = f"a worker takes {seconds(found.batch_seconds)} for a batch: one in {seconds(made)} from all of them"
         yield Measure("batch_seconds", round(found.batch_seconds, 3), said)
     if found.step_seconds is not None:
-        said = f"a step takes {seconds(found.step_seconds)} without its wait"
+        said = f"step time: {seconds(found.step_seconds)} without the wait"
         yield Measure("step_seconds_without_wait", round(found.step_seconds, 4), said)
 
 
@@ -377,7 +377,7 @@ def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:
             Measure(
                 "step_seconds",
                 round(rank.step_seconds.mean, 6),
-                f"a step takes {seconds(rank.step_seconds.mean)} on average",
+                f"step time: {seconds(rank.step_seconds.mean)}",
             )
         )
     elif rank.stacks is not None and rank.stacks.batches_per_second:

@@ -59,7 +59,7 @@ def memory_near_limit(case: GpuCase, limits: Thresholds) -> Draft | None:
         return None
     batch = rank.train_loader.batch_size if rank and rank.train_loader else None
     return Draft(
-        summary=f"{gpu_name(gpu)} has {gibibytes(total - used)} of {gibibytes(total)} left: {percent(share)} is taken",
+        summary=f"{gpu_name(gpu)} memory {percent(share)} full ({gibibytes(total - used)} free)",
         severity=Severity.WARNING if share >= limits.warning_share else Severity.INFO,
         level=level,
         evidence=(

@@ -59,7 +59,7 @@ def power_capped(case: GpuCase, limits: Thresholds) -> Draft | None:
         summary=(
             f"{gpu_name(gpu)} is held at a power limit of {limit:.0f} W, below its default of {default:.0f} W"
             if lowered
-            else f"{gpu_name(gpu)} works at its power limit of {limit:.0f} W: that is healthy"
+            else f"{gpu_name(gpu)} is power-limited at {limit:.0f} W (normal)"
         ),
         severity=Severity.WARNING if lowered else Severity.INFO,
         level=Level.E0,

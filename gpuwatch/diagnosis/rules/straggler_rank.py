@@ -122,12 +122,13 @@ def straggler_rank(case: RunCase, limits: Thresholds) -> Draft | None:
     cause, fix, excess = _cause(straggler, others, part)
     slow_gpu = _slowed_gpu(straggler, case.gpus)
     name = f"Rank {straggler.facts.rank}" if straggler.facts.rank is not None else f"Process {straggler.facts.pid}"
+    rank_name = f"{name[0].lower()}{name[1:]}"
     return Draft(
-        summary=f"{name} is slow and the other ranks wait {percent(score)} of each step for it: it {cause}",
+        summary=f"Other ranks wait {seconds(score * step)} ({percent(score)}) of each step for {rank_name}: it {cause}",
         severity=Severity.CRITICAL if score >= limits.critical_share else Severity.WARNING,
         level=min(rests_on(rank, Level.E2) for rank in ranks),
         evidence=(
-            Measure("straggler_score", round(score, 4), f"{percent(score)} of each step is spent waiting for it"),
+            Measure("straggler_score", round(score, 4), f"other ranks wait {percent(score)} of each step for it"),
             Measure("rank", straggler.facts.rank, name),
             Measure(
                 "others_wait_seconds",

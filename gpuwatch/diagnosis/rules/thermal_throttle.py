@@ -71,7 +71,7 @@ def thermal_throttle(case: GpuCase, limits: Thresholds) -> Draft | None:
         severity=Severity.CRITICAL if share >= limits.critical_share else Severity.WARNING,
         level=Level.E0,
         evidence=(
-            share_measure("thermal_share", share, "slowed by heat"),
+            share_measure("thermal_share", share, "thermally throttled"),
             *(share_measure(f"{name.replace('-', '_')}_share", held, WHO[name]) for name, held in reasons.items()),
             *_clock_measures(gpu),
         ),
