@@ -1,7 +1,7 @@
 r"""Text that is safe to print, in lines and tables. Names, paths and command lines may come from hostile processes.
 
 A terminal obeys escape sequences (`\x1b]0;` sets its title), Markdown shows HTML and links, and bidirectional
-controls make a line read as something it is not. All of them are shown as what they are: `\x1b`, `&lt;`, `\u202e`.
+controls make a line read as something it is not. All of them are shown as what they are: `\x1b`, `\<`, `\u202e`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, overload
 
 _SURROGATE = re.compile("[\ud800-\udfff]")  # bytes that were not UTF-8 (surrogateescape)
 _NOT_ASCII = re.compile(r"[^\n -~]+")
-_MARKDOWN = re.compile(r"[\\`*\[\]<|~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-_ENTITY = re.compile(r"&(?=#?\w+;)")
+_MARKDOWN = re.compile(r"[\\`*\[\]|~]|<(?![ =0-9])|&(?=#?\w+;)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 _ASCII = str.maketrans(
     {
@@ -96,9 +95,8 @@ def _code(character: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text as one run of plain Markdown text, also inside a table cell."""
-    text = _ENTITY.sub("&amp;", printable(text))
-    return _MARKDOWN.sub(lambda match: "&lt;" if match.group() == "<" else f"\\{match.group()}", text)
+    """Text as one run of plain Markdown text, also inside a table cell; a backslash, which no reader sees, escapes."""
+    return _MARKDOWN.sub(lambda match: f"\\{match.group()}", printable(text))
 
 
 def code_span(text: str) -> str:

@@ -255,6 +255,6 @@ def _rendered(document: Report, arguments: argparse.Namespace) -> str:
 
 
 def _step_summaries(document: Report) -> tuple[str, str]:
-    from gpuwatch.report.text import render_step_summary, short_step_summary
+    from gpuwatch.report.text import render_markdown, short_step_summary
 
-    return render_step_summary(document), short_step_summary(document)
+    return render_markdown(document), short_step_summary(document)

@@ -146,13 +146,7 @@ def _verdicts(report: model.Report) -> Iterator[Verdict]:
         tone = line.severity or ("ok" if line.judged else "unknown")
         if line.gain is not None:  # it is shown next to the sentence
             sentence = sentence.removesuffix(f" ({faster(line.gain.low, line.gain.high)})")
-        yield Verdict(tone, word, sentence, _behind(report, line), change)
-
-
-def _behind(report: model.Report, line: model.VerdictLine) -> model.Finding | None:
-    """The finding that a line of the verdict speaks of."""
-    same = [each for each in report.findings if (each.rule, each.gpu) == (line.rule, line.gpu)]
-    return next((each for each in same if each.run in (line.run, None)), None)
+        yield Verdict(tone, word, sentence, words.finding_behind(report, line), change)
 
 
 def _diff_lines(text: str) -> Iterator[tuple[str, str]]:

@@ -87,47 +87,38 @@ def _history(report: model.Report) -> list[str]:
 
 
 def render_markdown(report: model.Report) -> str:
-    """The whole document as Markdown."""
-    parts = [
-        "# gpuwatch report",
-        markdown(words.subtitle(report)),
-        *(f"> **{markdown(line)}**" for line in words.banner(report)),
-        "## Verdict",
-        "\n".join(_verdict_line(*line) for line in words.verdict_lines(report)),
-        "## Findings",
-        *([_finding_part(finding) for finding in report.findings] or ["None."]),
-        "## Checklist",
-        _table_part(words.checklist_table(report)),
-        "## GPUs",
-        *_rows(words.gpu_table(report), "No GPU was seen."),
-        "## Runs",
-        *_rows(words.runs(report), "No training run was seen."),
-        _bullets(words.loader_lines(report)),
-        *(_section(block) for block in words.stack_blocks(report)),
-        "## History",
-        _sparks(report),
-        "## Data quality",
-        _bullets(words.quality_lines(report)),
-        "## Environment",
-        _bullets(words.environment_lines(report)),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    """The whole document as Markdown: ten lines for a pull request, and the rest folded.
 
-
-def render_step_summary(report: model.Report) -> str:
-    """The whole part; it begins with a heading of the third level, like those of other steps."""
-    findings = report.findings
+    Open stand the verdict, the line to change and the figures before and after it. A job's summary is the same.
+    """
+    first, *others = words.verdict_lines(report)
+    figures = words.before_after(report)
     parts = [
-        "### gpuwatch",
         *(f"> **{markdown(line)}**" for line in words.banner(report)),
-        "\n".join(_verdict_line(*line) for line in words.verdict_lines(report)),
-        *([_finding_part(findings[0])] if findings else []),
-        _folded(f"Findings ({len(findings)})", [_finding_part(finding) for finding in findings[1:]]),
-        _folded("Checklist", [_table_part(words.checklist_table(report))]),
-        _folded("GPUs", _rows(words.gpu_table(report))),
-        _folded("Runs", _rows(words.runs(report))),
-        _folded("Data quality", [_bullets(words.quality_lines(report))]),
-        markdown(words.subtitle(report)),
+        f"### gpuwatch: {first[0]} {markdown(first[1])}",
+        *_remedy(report, first[2]),
+        _table_part(figures) if figures.rows else "",
+        "\n".join(_verdict_line(*line) for line in others),
+        _folded(f"Findings ({len(report.findings)})", _finding_parts(report)),
+        _folded(
+            "Figures",
+            [
+                *("#### Checklist", _table_part(words.checklist_table(report))),
+                *("#### GPUs", *_rows(words.gpu_table(report), "No GPU was seen.")),
+                *("#### Runs", *_rows(words.runs(report), "No training run was seen.")),
+                _bullets(words.loader_lines(report)),
+                *(_section(block) for block in words.stack_blocks(report)),
+                *("#### History", _sparks(report)),
+            ],
+        ),
+        _folded(
+            "Data quality and environment",
+            [
+                markdown(words.subtitle(report)),
+                *("#### Data quality", _bullets(words.quality_lines(report))),
+                *("#### Environment", _bullets(words.environment_lines(report))),
+            ],
+        ),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -143,10 +134,10 @@ def _rows(table: words.Table, *empty: str) -> list[str]:
 
 
 def _folded(title: str, parts: list[str]) -> str:
-    """What opens at a click. GitHub reads Markdown in it only behind an empty line."""
+    """What opens at a click. GitHub reads Markdown in it only behind an empty line, and none in the title."""
     if not parts:
         return ""
-    return "\n\n".join([f"<details><summary>{markdown(title)}</summary>", *filter(None, parts), "</details>"])
+    return "\n\n".join([f"<details><summary>{title}</summary>", *filter(None, parts), "</details>"])
 
 
 def _verdict_line(word: str, sentence: str, change: str) -> str:
@@ -155,18 +146,59 @@ def _verdict_line(word: str, sentence: str, change: str) -> str:
     return f"{line}  \n  {code_span(change)}" if change else line
 
 
-def _finding_part(finding: model.Finding) -> str:
-    """One finding with its numbers, fix, gain and proof."""
-    title = f"### {finding.severity.upper()} {code_span(finding.rule)} ({finding.level})"
-    facts = [f"- {markdown(text)}" for text in finding.numbers]
-    facts += [f"- not {markdown(each.cause)}: {markdown(each.reason)}" for each in finding.ruled_out]
-    facts += [f"- {markdown(text)}" for text in words.remarks(finding)]
-    parts = [title, markdown(finding.summary), "\n".join(facts), _fix(finding.fix), _gain(finding)]
+_MOST_CHANGED_LINES = 6
+"""Of a diff among the open lines; a longer one is folded with its finding."""
+
+
+def _remedy(report: model.Report, change: str) -> list[str]:
+    """Where to change what, of the first line of the verdict."""
+    line = report.verdict[0]
+    finding = words.finding_behind(report, line)
+    fix = finding.fix if finding is not None else None
+    if fix is None:
+        return [code_span(change)] if change else []
+    place = words.place(fix)
+    parts = [f"{code_span(place)}: {markdown(fix.text)}" if place else markdown(fix.text)]
+    rows = (fix.diff or "").split("\n")
+    changed = [row for row in rows if row[:1] in ("+", "-") and not row.startswith(("+++", "---"))]
+    if 0 < len(changed) <= _MOST_CHANGED_LINES:
+        parts.append(code_block("\n".join(changed), "diff"))
+    elif fix.code and not changed and "\n" not in fix.code:
+        parts.append(code_block(fix.code, "python"))
+    return parts
+
+
+def _finding_parts(report: model.Report) -> list[str]:
+    """All findings; what several have in common, such as a cause that was ruled out, stands with the first."""
+    said: set[tuple[str | None, str]] = set()
+    parts: list[str] = []
+    for finding in report.findings:
+        parts += _finding_part(finding, said)
+    return parts
+
+
+def _finding_part(finding: model.Finding, said: set[tuple[str | None, str]]) -> list[str]:
+    """One finding with its numbers, fix, gain and proof, without what its run was already said to have."""
+
+    def unsaid(lines: Iterable[str]) -> list[str]:
+        fresh = [line for line in lines if line and (finding.run, line) not in said]
+        said.update((finding.run, line) for line in fresh)
+        return fresh
+
+    facts = unsaid(
+        [
+            *(f"- {markdown(text)}" for text in finding.numbers),
+            *(f"- not {markdown(each.cause)}: {markdown(each.reason)}" for each in finding.ruled_out),
+            *(f"- {markdown(text)}" for text in words.remarks(finding)),
+        ]
+    )
+    promised = [_fix(finding.fix), _gain(finding)]
     if finding.fix and finding.fix.trial:
-        parts.append(f"**Prove it first:** {code_span(finding.fix.trial)}")
+        promised.append(f"**Prove it first:** {code_span(finding.fix.trial)}")
     if finding.verify:
-        parts.append(f"**Verify:** {markdown(finding.verify)}")
-    return "\n\n".join(part for part in parts if part)
+        promised.append(f"**Verify:** {markdown(finding.verify)}")
+    title = f"#### {finding.severity.upper()} {code_span(finding.rule)} ({finding.level})"
+    return [title, markdown(finding.summary), "\n".join(facts), *unsaid(promised)]
 
 
 def _fix(fix: model.Fix | None) -> str:
@@ -195,7 +227,7 @@ def _gain(finding: model.Finding) -> str:
 
 
 def _section(block: words.Block) -> str:
-    parts = [f"### {block.title} ({markdown(block.about)})", *map(markdown, block.sentences)]
+    parts = [f"#### {block.title} ({markdown(block.about)})", *map(markdown, block.sentences)]
     return "\n\n".join([*parts, _table_part(block.table)] if block.table.rows else parts)
 
 

@@ -174,6 +174,50 @@ def verdict_lines(report: model.Report) -> list[tuple[str, str, str]]:
     return lines
 
 
+def finding_behind(report: model.Report, line: model.VerdictLine) -> model.Finding | None:
+    """The finding that a line of the verdict speaks of."""
+    same = [each for each in report.findings if (each.rule, each.gpu) == (line.rule, line.gpu)]
+    return next((each for each in same if each.run in (line.run, None)), None)
+
+
+def before_after(report: model.Report) -> Table:
+    """The figures of the run that the verdict begins with; below them those to expect, where a gain was computed."""
+    line = report.verdict[0]
+    run = next((run for run in report.runs if run.id == line.run), report.runs[0] if report.runs else None)
+    if run is None:
+        return Table((), ())
+    gpus = [gpu for gpu in report.gpus if gpu.uuid in run.gpus]
+    use = [gpu.utilization_percent.mean for gpu in gpus if gpu.utilization_percent is not None]
+    step = run.step_seconds
+    before = (
+        f"measured, {number(report.data_quality.window_seconds)} s",
+        seconds(step and step.p50),
+        rate(run.samples_per_second),
+        share(sum(use) / len(use) / 100) if use and len(use) == len(gpus) else UNKNOWN,
+        share(run.gpu_idle_from_wait_share),
+        UNKNOWN if run.energy_joules_per_sample is None else f"{rate(run.energy_joules_per_sample)} J/sample",
+    )
+    rows = [before]
+    if line.gain is not None and line.run == run.id:
+        low, high = line.gain.low, line.gain.high
+        quick, slow = (None, None) if step is None else (step.p50 / high, step.p50 / low)
+        pace = None if run.samples_per_second is None else run.samples_per_second
+        rows.append(
+            (
+                "expected after the change",
+                _span(seconds(quick), seconds(slow)),
+                UNKNOWN if pace is None else _span(rate(pace * low), rate(pace * high)),
+                *("not predicted",) * 3,
+            )
+        )
+    heading = ("", "step time (p50)", "samples/s", "GPU utilization", "GPU idle (data wait)", "energy")
+    return Table(heading, tuple(rows))
+
+
+def _span(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
 def _severity_word(line: model.VerdictLine) -> str:
     """The word before a sentence; OK only where everything was judged and nothing is wrong."""
     if line.severity:

@@ -26,6 +26,9 @@ from tests.integration.command_line import (
     with_nothing_to_see,
 )
 
+OPENING = "> **SIMULATED "
+"""Of Markdown whose numbers are of no machine."""
+
 
 @pytest.mark.parametrize("form", ["md", "text", "json"])
 def test_simulated_report_says_so_in_every_format(tmp_path: Path, form: str) -> None:
@@ -60,7 +63,7 @@ def test_simulated_report_covers_the_asked_duration(tmp_path: Path) -> None:
 def test_fail_on_asks_for_findings_that_bad_or_worse(tmp_path: Path, scenario: str, fail_on: str, code: int) -> None:
     done = gpuwatch(tmp_path, "report", "--simulate", scenario, "--fail-on", fail_on)
     assert done.returncode == code
-    assert done.stdout.startswith("# gpuwatch report")
+    assert done.stdout.startswith(OPENING)
 
 
 def test_output_file_is_whole_utf8_and_the_only_file(tmp_path: Path) -> None:
@@ -81,7 +84,7 @@ def test_output_through_a_link_replaces_the_file_and_not_the_link(tmp_path: Path
     link.symlink_to(target)
     assert gpuwatch(tmp_path, "report", "--simulate", "healthy", "-o", str(link)).returncode == 0
     assert link.is_symlink()
-    assert target.read_text().startswith("# gpuwatch report")
+    assert target.read_text().startswith(OPENING)
 
 
 def test_full_disk_leaves_the_old_file_and_no_partial_one(tmp_path: Path) -> None:
@@ -131,7 +134,7 @@ def test_closed_descriptors_are_no_crash(tmp_path: Path) -> None:
         assert done.returncode == code
         assert "Traceback" not in done.stderr
         assert "internal error" not in done.stderr
-    assert target.read_text().startswith("# gpuwatch report")
+    assert target.read_text().startswith(OPENING)
 
 
 def test_posix_locale_gets_ascii_and_the_same_findings(tmp_path: Path) -> None:
@@ -569,8 +572,8 @@ def test_report_is_appended_to_the_summary_of_the_job_verdict_first(tmp_path: Pa
     assert done.returncode == 0
     assert "GITHUB_STEP_SUMMARY" in done.stderr
     text = summary.read_text(encoding="utf-8")
-    assert text.startswith("### before\n### gpuwatch\n")
-    assert text.index("**CRITICAL**") < text.index("num_workers=3") < text.index("<details>")
+    assert text.startswith(f"### before\n{OPENING}")
+    assert text.index("gpuwatch: CRITICAL") < text.index("num_workers=3") < text.index("<details>")
     assert text.count("<details>") == text.count("</details>") >= 3
     assert not any(line.startswith(("# ", "## ")) for line in text.splitlines())
 
@@ -587,7 +590,7 @@ def test_summary_that_cannot_be_written_changes_no_exit_code(tmp_path: Path) -> 
             environment={"GITHUB_STEP_SUMMARY": str(place)},
         )
         assert done.returncode == 1
-        assert done.stdout.startswith("# gpuwatch report")
+        assert done.stdout.startswith(OPENING)
         assert "cannot be written" in done.stderr
         assert len(done.stderr.splitlines()) == 1
 

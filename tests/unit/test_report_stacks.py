@@ -233,7 +233,7 @@ def test_code_of_a_hostile_or_endless_line_stays_in_its_place(render: Callable[[
     if render is render_markdown:
         rows = [row for row in text.splitlines() if row.startswith("| 55%")]
         assert len(rows) == 1
-        assert "<img" not in rows[0]
+        assert "<img" not in rows[0].replace(r"\<", "")
         assert len(re.findall(r"(?<!\\)\|", rows[0])) == 6
 
 

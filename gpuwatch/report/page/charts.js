@@ -6,6 +6,8 @@
   const spans = (report.spans || []).slice().sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity));
   const HEIGHT = 190;
   const MOST_SHADES = 4; // of more curves the shades between least and greatest cover each other
+  const BAR = 14; // a finding's row: its bar, and its name below
+  const MOST_NAMED = 4; // more rows would cover the curves
   let drawn = [];
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -48,8 +50,10 @@
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
-    for (const span of spans) {
-      if (span.kind === "finding" && !span.series.includes(series)) continue;
+    const shown = spans.filter((span) => span.kind === "phase" || span.series.includes(series));
+    const names = [...new Set(shown.filter((span) => span.kind === "finding").map((span) => span.name))].reverse(); // worst first
+    const labels = new Map();
+    for (const span of shown) {
       const left = plot.valToPos(span.start_seconds, "x", true);
       const width = Math.max(1, plot.valToPos(span.end_seconds, "x", true) - left);
       if (span.kind === "phase" && width < bbox.width * 0.003) continue; // many of them are a grey veil
@@ -62,8 +66,25 @@
         ctx.globalAlpha = width < bbox.width * 0.95 ? 0.06 : 0; // over all of the chart it would say nothing
         ctx.fillRect(left, bbox.top, width, bbox.height);
         ctx.globalAlpha = 1;
-        ctx.fillRect(left, bbox.top, width, 2 * devicePixelRatio);
+        const row = names.indexOf(span.name);
+        const top = bbox.top + Math.min(row, MOST_NAMED) * BAR * devicePixelRatio;
+        ctx.fillRect(left, top, width, 2 * devicePixelRatio);
+        const isVisible = left < bbox.left + bbox.width && left + width > bbox.left;
+        const before = labels.get(span.name);
+        if (row < MOST_NAMED && isVisible && (!before || left < before.left)) labels.set(span.name, { left, top, fill: ctx.fillStyle });
       }
+    }
+    ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.textBaseline = "top";
+    for (const [name, { left, top, fill }] of labels) {
+      const room = ctx.measureText(name).width + 6 * devicePixelRatio;
+      const x = Math.max(bbox.left, Math.min(left, bbox.left + bbox.width - room));
+      ctx.globalAlpha = 0.8;
+      ctx.fillStyle = color("--card");
+      ctx.fillRect(x, top + 2 * devicePixelRatio, room, (BAR - 2) * devicePixelRatio);
+      ctx.globalAlpha = 1;
+      ctx.fillStyle = fill;
+      ctx.fillText(name, x + 3 * devicePixelRatio, top + 3 * devicePixelRatio);
     }
     ctx.restore();
   }
