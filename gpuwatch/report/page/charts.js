@@ -6,7 +6,7 @@
   const spans = (report.spans || []).slice().sort((a, b) => order.indexOf(a.severity) - order.indexOf(b.severity));
   const HEIGHT = 190;
   const MOST_SHADES = 4; // of more curves the shades between least and greatest cover each other
-  const BAR = 14; // a finding's row: its bar, and its name below
+  const BAR = 17; // a finding's row: its bar, and its name below
   const MOST_NAMED = 4; // more rows would cover the curves
   let drawn = [];
 
@@ -74,6 +74,12 @@
         if (row < MOST_NAMED && isVisible && (!before || left < before.left)) labels.set(span.name, { left, top, fill: ctx.fillStyle });
       }
     }
+    ctx.restore();
+    return labels;
+  }
+
+  function drawLabels({ ctx, bbox }, labels) {
+    ctx.save();
     ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.textBaseline = "top";
     for (const [name, { left, top, fill }] of labels) {
@@ -95,6 +101,7 @@
     const shaded = curves.length <= MOST_SHADES;
     const series = [{}];
     const bands = [];
+    let labels = new Map();
     curves.forEach((curve, place) => {
       const stroke = color(`--c${place % 8}`);
       const fill = curves.length === 1 ? `${stroke}14` : undefined;
@@ -118,7 +125,8 @@
       series,
       bands,
       hooks: {
-        drawClear: [(plot) => drawBands(plot, chart.series)],
+        drawClear: [(plot) => (labels = drawBands(plot, chart.series))],
+        draw: [(plot) => drawLabels(plot, labels)],
         setCursor: [
           (plot) => {
             const place = plot.cursor.idx;
