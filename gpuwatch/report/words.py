@@ -191,7 +191,7 @@ def before_after(report: model.Report) -> Table:
     step = run.step_seconds
     before = (
         f"measured, {number(report.data_quality.window_seconds)} s",
-        seconds(step and step.p50),
+        seconds(None if step is None else step.p50),
         rate(run.samples_per_second),
         share(sum(use) / len(use) / 100) if use and len(use) == len(gpus) else UNKNOWN,
         share(run.gpu_idle_from_wait_share),
