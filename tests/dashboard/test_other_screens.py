@@ -15,7 +15,7 @@ from gpuwatch.dashboard.panels.charts import Trace
 from gpuwatch.dashboard.screens.finding import median_trace, source_of
 from gpuwatch.dashboard.screens.help import rule_page
 from gpuwatch.dashboard.screens.main import MainScreen
-from gpuwatch.dashboard.screens.processes import ProcessScreen, process_rows
+from gpuwatch.dashboard.screens.processes import COLUMNS, ProcessRow, ProcessScreen, Sorting, cuda_devices, process_rows
 from gpuwatch.dashboard.themes import look
 from gpuwatch.diagnosis.finding import CallEdit, Finding, Fix, Level, SetupEdit
 from gpuwatch.diagnosis.rules import all_rules
@@ -361,9 +361,28 @@ def test_processes_are_filtered_by_text_user_gpu_and_pid(wanted: str, pids: list
     assert [row.number for row in process_rows(situations.shared(), wanted, {})] == pids
 
 
+def test_gpus_sort_as_numbers_and_an_instance_below_its_gpu() -> None:
+    rows = [ProcessRow(1, 1, label, "NVML", "x") for label in ("10", "2", "0:1", "0")]
+    titles = [column.title for column in COLUMNS]
+    assert [row.gpu for row in Sorting(titles.index("GPU")).sorted(rows)] == ["0", "0:1", "2", "10"]
+
+
+def test_the_gpus_behind_a_process_s_own_indices_are_named_only_where_that_is_certain() -> None:
+    gpus = situations.shared().gpus
+    assert cuda_devices({"CUDA_VISIBLE_DEVICES": "3,1"}, gpus) == ("3", "1")
+    assert cuda_devices({"CUDA_VISIBLE_DEVICES": gpus[2].facts.uuid}, gpus) == ("2",)
+    assert cuda_devices({"CUDA_VISIBLE_DEVICES": "GPU-"}, gpus) is None, "it could be any"
+    assert cuda_devices({}, gpus) is None
+    other = replace(gpus[0], facts=replace(gpus[0].facts, name="NVIDIA A2"))
+    unequal = (other, *gpus[1:])
+    assert cuda_devices({"CUDA_VISIBLE_DEVICES": "3"}, unequal) is None, "CUDA counts the fastest first"
+    assert cuda_devices({"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, unequal) == ("3",)
+
+
 async def test_a_process_has_a_page_with_its_tree_and_how_it_was_launched() -> None:
     command = [sys.executable, "-c", "input()", "train.py"]
     environ = {**os.environ, "RANK": "3", "HF_TOKEN": "hidden", "NCCL_DEBUG": "INFO"}
+    environ["CUDA_VISIBLE_DEVICES"] = "0"
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=environ) as child:
         async with driven(on_gpu(child.pid), (120, 44)) as driver:
             await driver.press("p")
@@ -373,7 +392,8 @@ async def test_a_process_has_a_page_with_its_tree_and_how_it_was_launched() -> N
             assert isinstance(driver.app.screen, ProcessScreen)
             assert "RANK" in driver.text and "NCCL_DEBUG" in driver.text and "hidden" not in driver.text
             assert f"{os.getpid()} " in driver.text, "its parent"
-            assert "open files" in driver.text
+            assert "open files" in driver.text and "memlock" in driver.text and "seen by" in driver.text
+            assert "cuda:0 is GPU 0" in driver.text
         child.communicate(b"\n")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from gpuwatch.sources.host.vitals import VitalsReader, details_of, homes_of, send, shown_variables
+from gpuwatch.sources.host.vitals import VitalsReader, details_of, homes_of, launch_of, send, shown_variables
 
 
 def test_what_a_process_uses_is_read_and_its_cpu_from_the_second_reading_on() -> None:
@@ -32,6 +32,7 @@ def test_only_variables_of_the_launch_are_shown_and_no_secret() -> None:
     environ = {
         "RANK": "0",
         "NCCL_DEBUG": "INFO",
+        "NCCL_P2P_DISABLE": "1",
         "CUDA_VISIBLE_DEVICES": "2",
         "SLURM_JOB_ID": "77",
         "OMP_NUM_THREADS": "4",
@@ -39,11 +40,42 @@ def test_only_variables_of_the_launch_are_shown_and_no_secret() -> None:
         "AWS_SECRET_ACCESS_KEY": "x",
         "HOME": "/root",
         "NCCL_AUTH_TOKEN": "x",
+        "TORCH_HUB_PASSPHRASE": "x",
         "SLURM_JOB_KEY": "x",
     }
     assert shown_variables(environ).keys() == {
-        "RANK", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "OMP_NUM_THREADS"
+        "RANK", "NCCL_DEBUG", "NCCL_P2P_DISABLE", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "OMP_NUM_THREADS"
     }  # fmt: skip
+
+
+def test_the_pod_has_its_host_name_and_other_variables_stay_hidden() -> None:
+    environ = {
+        "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+        "HOSTNAME": "bert-worker-0",
+        "SLURM_JOB_ID": "77",
+        "HF_TOKEN": "x",
+    }
+    assert launch_of(environ, "0a1b") == {
+        "pod": "bert-worker-0 (0a1b)",
+        "slurm_job": "77",
+        "variables": {"SLURM_JOB_ID": "77"},
+    }
+    assert "pod" not in launch_of({"HOSTNAME": "desk"})
+
+
+def test_descendants_are_listed_below_their_parents_and_limits_are_read() -> None:
+    with subprocess.Popen(["sh", "-c", "sh -c 'cat; :'; :"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
+        assert child.stdin is not None
+        while True:  # until the second shell has started its own child
+            details = details_of(os.getpid())
+            assert details is not None
+            names = [(depth, name.split()[1]) for depth, name in details.children]
+            if (2, "cat") in names:
+                break
+        assert names.index((1, "sh")) == names.index((2, "cat")) - 1
+        child.stdin.close()
+    assert details.affinity_cores == len(os.sched_getaffinity(0)) and details.cpu_limit is not None
+    assert details.is_locking_unlimited or details.most_locked_bytes is not None
 
 
 def test_homes_are_read_off_control_groups() -> None:

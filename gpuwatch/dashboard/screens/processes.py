@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from signal import Signals
 from typing import ClassVar
@@ -105,10 +106,15 @@ def _user(row: ProcessRow) -> str:
     return say.escape(row.user or (row.vitals.user if row.vitals else None) or say.UNKNOWN)
 
 
+def _gpu_place(row: ProcessRow) -> str:
+    """Sorts 10 after 2, and an instance below its GPU."""
+    return re.sub(r"\d+", lambda found: found[0].zfill(6), row.gpu)
+
+
 COLUMNS = (
     Column("PID", 10, lambda row: row.number, lambda row: float(row.pid or row.host_pid)),
     Column("user", 9, _user, _user, right=False),
-    Column("GPU", 4, lambda row: row.gpu, lambda row: row.gpu, right=False),
+    Column("GPU", 4, lambda row: row.gpu, _gpu_place, right=False),
     Column("memory", 9, _memory, lambda row: _number(row.memory_bytes), 0, True, True),
     Column("SM", 5, lambda row: say.percent(row.sm_percent), lambda row: _number(row.sm_percent), 70, True, True),
     Column("CPU", 6, _cpu, lambda row: _number(_cpu_percent(row)), 76, True, True),
@@ -183,7 +189,7 @@ def _fits(row: ProcessRow, wanted: str) -> bool:
         if colon and name == "user":
             fits = value in user
         elif colon and name == "gpu":
-            fits = value in row.gpu.split(",")
+            fits = any(value in (label, label.partition(":")[0]) for label in row.gpu.split(","))
         elif colon and name == "pid":
             fits = value == row.number
         else:
@@ -371,7 +377,9 @@ class ProcessesScreen(ViewScreen):
             self.run_worker(self._read_vitals(), exclusive=True)
 
     async def _read_vitals(self) -> None:
-        pids = [row.pid for row in self._list.entries if row.pid is not None]
+        snapshot = self.dashboard.view.snapshot
+        rows = process_rows(snapshot, "", {}) if snapshot is not None else []
+        pids = [row.pid for row in rows if row.pid is not None]
         self._vitals = await in_background(self._reader.read, pids)
         self.show()
 
@@ -446,9 +454,39 @@ def ask_for_signal(screen: ViewScreen, row: ProcessRow) -> None:
         screen.app.push_screen(SignalScreen(row))
 
 
-def details_page(row: ProcessRow, details: Details | None, is_read: bool, width: int, look: Look) -> list[Line]:
-    """All of one process."""
+def cuda_devices(variables: Mapping[str, str], gpus: Sequence[GpuNow]) -> tuple[str, ...] | None:
+    """The GPU behind each index of a process's CUDA, by our labels; None where that is not certain.
+
+    CUDA counts fastest first unless it is told to count by PCI address, as NVML does: the same for equal GPUs only.
+    """
+    wanted = variables.get("CUDA_VISIBLE_DEVICES")
+    whole = [gpu.facts for gpu in gpus if gpu.facts.mig_parent is None]
+    by_address = variables.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({each.name for each in whole}) == 1
+    if wanted is None:
+        return None
+    found: list[str] = []
+    for word in filter(None, (word.strip() for word in wanted.split(","))):
+        if word.isdecimal():
+            fitting = [each.label for each in whole if each.index == int(word)] if by_address else []
+        else:
+            fitting = [gpu.facts.label for gpu in gpus if gpu.facts.uuid.startswith(word)]
+        if len(fitting) != 1:
+            return None
+        found += fitting
+    return tuple(found)
+
+
+def details_page(
+    rows: Sequence[ProcessRow],
+    details: Details | None,
+    is_read: bool,
+    width: int,
+    look: Look,
+    gpus: Sequence[GpuNow] = (),
+) -> list[Line]:
+    """All of one process: `rows` are those of each GPU that it is on."""
     page = Page(width, look)
+    row = rows[0]
     page.heading(f"Process {row.number}  {row.command}")
     if details is None:
         page.prose("It is gone." if is_read else "Reading it.", look.dim)
@@ -456,24 +494,36 @@ def details_page(row: ProcessRow, details: Details | None, is_read: bool, width:
     vitals = details.vitals
     page.pair("command", say.command_line(details.command))
     page.pair("user", vitals.user or say.UNKNOWN)
-    page.pair("GPU", f"{row.gpu}, {say.byte_size(row.memory_bytes)}, SM {say.percent(row.sm_percent)}")
-    page.pair("state", f"{vitals.state or say.UNKNOWN}, for {_time(row)}")
-    page.pair("CPU and memory", f"CPU {_cpu(row)}, RSS {say.byte_size(vitals.rss_bytes)}, {vitals.threads} threads")
+    for each in rows:
+        page.pair("GPU", f"{each.gpu}, {say.byte_size(each.memory_bytes)}, SM {say.percent(each.sm_percent)}")
+    # In a container the indices are those of the GPUs that it was given.
+    is_apart = details.container is not None or details.pod is not None
+    devices = None if is_apart else cuda_devices(details.variables, gpus)
+    if devices:
+        page.pair("CUDA devices", ", ".join(f"cuda:{place} is GPU {label}" for place, label in enumerate(devices)))
+    page.pair("seen by", row.kind)
+    page.pair("state", vitals.state or say.UNKNOWN)
+    page.pair("runtime", _time(row))
+    threads = say.UNKNOWN if vitals.threads is None else say.count(vitals.threads)
+    page.pair("CPU and memory", f"CPU {_cpu(row)}, RSS {say.byte_size(vitals.rss_bytes)}")
+    page.pair("threads", threads)
     files = say.UNKNOWN if details.open_files is None else say.count(details.open_files)
     most = f" of {say.count(details.most_open_files)}" if details.most_open_files is not None else ""
     page.pair("open files", f"{files}{most}")
+    page.pair("limits", _limits(details))
     page.pair("folder", details.cwd or say.UNKNOWN)
     for name, text in (("Slurm job", details.slurm_job), ("pod", details.pod), ("container", details.container)):
         if text:
             page.pair(name, text)
     page.heading("Tree")
     for depth, name in enumerate(reversed(details.ancestors)):
-        page.prose(name, look.dim, indent=2 + 2 * depth)
-    page.prose(f"{details.pid} {row.command}", look.accent, indent=2 + 2 * len(details.ancestors))
-    for name in details.children[:MOST_CHILDREN]:
-        page.prose(name, indent=4 + 2 * len(details.ancestors))
+        page.prose(say.escape(name), look.dim, indent=2 + 2 * depth)
+    own = 2 + 2 * len(details.ancestors)
+    page.prose(f"{details.pid} {row.command}", look.accent, indent=own)
+    for below, name in details.children[:MOST_CHILDREN]:
+        page.prose(say.escape(name), indent=own + 2 + 2 * below)
     if len(details.children) > MOST_CHILDREN:
-        page.prose(f"and {len(details.children) - MOST_CHILDREN} more", look.dim, indent=4 + 2 * len(details.ancestors))
+        page.prose(f"and {len(details.children) - MOST_CHILDREN} more", look.dim, indent=own + 2)
     page.heading("Environment of the training")
     for name, text in details.variables.items():
         page.pair(name, text)
@@ -482,7 +532,26 @@ def details_page(row: ProcessRow, details: Details | None, is_read: bool, width:
     return page.lines
 
 
+def _limits(details: Details) -> str:
+    """Cores and memory by cpuset and control group, and what it may pin; "-" is unknown."""
+    cores = [float(details.affinity_cores)] if details.affinity_cores is not None else []
+    if details.cpu_limit is not None and details.cpu_limit.quota_cores is not None:
+        cores.append(details.cpu_limit.quota_cores)
+    memory = details.memory_limit
+    within = (
+        f"{say.byte_size(memory.used_bytes)} of {say.byte_size(memory.limit_bytes)}"
+        if memory is not None and memory.limit_bytes is not None
+        else say.UNKNOWN
+    )
+    locked = "unlimited" if details.is_locking_unlimited else say.byte_size(details.most_locked_bytes)
+    return f"{min(cores):g} cores, memory {within}, memlock {locked}" if cores else f"memory {within}, memlock {locked}"
+
+
 MOST_CHILDREN = 24
+
+
+def _read_one(reader: VitalsReader, pid: int) -> tuple[Details | None, Vitals | None]:
+    return details_of(pid), reader.read([pid]).get(pid)
 
 
 class ProcessScreen(PageScreen):
@@ -495,6 +564,8 @@ class ProcessScreen(PageScreen):
         super().__init__()
         self._row = row
         self._details: Details | None = None
+        self._vitals: Vitals | None = None
+        self._reader = VitalsReader()
         self._is_read = False
 
     def on_mount(self) -> None:
@@ -507,12 +578,20 @@ class ProcessScreen(PageScreen):
 
     async def _read_details(self) -> None:
         if self._row.pid is not None:
-            self._details = await in_background(details_of, self._row.pid)
+            details, vitals = await in_background(_read_one, self._reader, self._row.pid)
+            opened = self._row.vitals.started if self._row.vitals is not None else None
+            is_other = details is not None and opened is not None and abs(details.vitals.started - opened) > 1.0
+            self._details, self._vitals = (None, None) if is_other else (details, vitals)
             self._is_read = True
             self.show()
 
     def page(self, view: View, width: int, height: int, look: Look) -> list[Line]:
-        return details_page(self._row, self._details, self._is_read, width, look)
+        snapshot = view.snapshot
+        vitals = {self._row.pid: self._vitals} if self._row.pid is not None and self._vitals is not None else {}
+        now = process_rows(snapshot, "", vitals) if snapshot is not None else []
+        rows = [row for row in now if row.host_pid == self._row.host_pid]
+        gpus = snapshot.gpus if snapshot is not None else ()
+        return details_page(rows or [self._row], self._details, self._is_read, width, look, gpus)
 
     def action_signal(self) -> None:
         ask_for_signal(self, self._row)
@@ -566,7 +645,7 @@ class SignalScreen(ViewScreen):
         super().__init__()
         self._row = row
         self._list = SignalList()
-        self._started: float | None = None
+        self._started = row.vitals.started if row.vitals is not None else None
 
     def content(self) -> Iterable[Widget]:
         return (self._list,)
@@ -577,7 +656,7 @@ class SignalScreen(ViewScreen):
 
     async def _identify(self) -> None:
         """Notes which process it is that the question is about."""
-        if self._row.pid is not None:
+        if self._row.pid is not None and self._started is None:
             found = await in_background(details_of, self._row.pid)
             self._started = found.vitals.started if found is not None else None
 

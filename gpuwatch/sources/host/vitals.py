@@ -12,18 +12,23 @@ import signal
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 
 from gpuwatch.procfs import PROC
+from gpuwatch.sources.host.machine import Cgroups, CpuLimit, MemoryLimit
+
+CGROUPS = Path("/sys/fs/cgroup")
 
 SHOWN_VARIABLES = re.compile(
     r"CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|CUDA_DEVICE_ORDER|OMP_NUM_THREADS|MKL_NUM_THREADS"
     r"|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT"
-    r"|(NCCL|PYTORCH|TORCH|TORCHELASTIC|SLURM_JOB|SLURM_PROC|SLURM_LOCAL)_?[A-Z_]*"
+    r"|(NCCL|PYTORCH|TORCH|TORCHELASTIC|SLURM_JOB|SLURM_PROC|SLURM_LOCAL)_?[A-Z0-9_]*"
 )
 """No other variable is shown: the environment holds passwords and tokens."""
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|KEY|CREDENTIAL")
+_SECRET = re.compile(r"TOKEN|SECRET|PASS|AUTH|KEY|CREDENTIAL")
+_LONGEST_VALUE = 256
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 _CONTAINER = re.compile(r"(docker|libpod|cri-containerd|crio|containerd)[-/:]+([0-9a-f]{64})")
 _SLURM = re.compile(r"/slurm[^/]*/(?:uid_\d+/)?job_(\d+)")
@@ -52,8 +57,13 @@ class Details:
     cwd: str | None = None
     open_files: int | None = None
     most_open_files: int | None = None
+    most_locked_bytes: int | None = None  # what it may pin; pinned batches and RDMA count
+    is_locking_unlimited: bool = False
+    affinity_cores: int | None = None
+    cpu_limit: CpuLimit | None = None
+    memory_limit: MemoryLimit | None = None
     ancestors: tuple[str, ...] = ()  # "pid name", the nearest first
-    children: tuple[str, ...] = ()
+    children: tuple[tuple[int, str], ...] = ()  # (depth, "pid name"), each below its parent, from depth 0
     variables: Mapping[str, str] = field(default_factory=dict)
     slurm_job: str | None = None
     pod: str | None = None
@@ -110,24 +120,55 @@ def details_of(pid: int) -> Details | None:
         ("cwd", process.cwd),
         ("open_files", process.num_fds),
         ("most_open_files", lambda: process.rlimit(psutil.RLIMIT_NOFILE)[0]),
+        ("affinity_cores", lambda: len(process.cpu_affinity())),
         ("ancestors", lambda: tuple(f"{each.pid} {each.name()}" for each in process.parents())),
-        ("children", lambda: tuple(f"{each.pid} {each.name()}" for each in process.children(recursive=True))),
-        ("variables", lambda: shown_variables(process.environ())),
+        ("children", lambda: _below(process)),
     ):
         with suppress(psutil.Error, OSError, AttributeError):
             found[name] = read()
+    with suppress(psutil.Error, OSError, AttributeError):
+        locked = process.rlimit(psutil.RLIMIT_MEMLOCK)[0]
+        found |= {"is_locking_unlimited": True} if locked == psutil.RLIM_INFINITY else {"most_locked_bytes": locked}
     with suppress(OSError):
+        cgroups = Cgroups(PROC, CGROUPS)
+        found |= {"cpu_limit": cgroups.cpu_limit(pid), "memory_limit": cgroups.memory_limit(pid)}
         found |= homes_of((PROC / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace"))
-    variables = found.get("variables")
-    if isinstance(variables, dict) and "SLURM_JOB_ID" in variables:
-        found["slurm_job"] = variables["SLURM_JOB_ID"]
+    with suppress(psutil.Error, OSError):
+        found |= launch_of(process.environ(), found.get("pod"))
     return Details(pid=pid, vitals=vitals, **found)  # type: ignore[arg-type]
+
+
+def _below(process: psutil.Process) -> tuple[tuple[int, str], ...]:
+    """The descendants, each below its parent; who ends meanwhile is left out."""
+    by_parent: dict[int, list[psutil.Process]] = {}
+    for each in process.children(recursive=True):
+        with suppress(psutil.Error):
+            by_parent.setdefault(each.ppid(), []).append(each)
+    found: list[tuple[int, str]] = []
+    waiting = [(0, each) for each in reversed(by_parent.get(process.pid, []))]
+    while waiting:
+        depth, each = waiting.pop()
+        with suppress(psutil.Error):
+            found.append((depth, f"{each.pid} {each.name()}"))
+        waiting += [(depth + 1, child) for child in reversed(by_parent.pop(each.pid, []))]
+    return tuple(found)
+
+
+def launch_of(environment: Mapping[str, str], pod_uid: object = None) -> dict[str, object]:
+    """The variables that may be shown, and of them the Slurm job and the pod's name, which is its host name."""
+    variables = shown_variables(environment)
+    found: dict[str, object] = {"variables": variables}
+    if job := variables.get("SLURM_JOB_ID"):
+        found["slurm_job"] = job
+    if "KUBERNETES_SERVICE_HOST" in environment and (name := environment.get("HOSTNAME")):
+        found["pod"] = f"{name[:_LONGEST_VALUE]} ({pod_uid})" if pod_uid else name[:_LONGEST_VALUE]
+    return found
 
 
 def shown_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Those that tell how a training was launched."""
     return {
-        name: value
+        name: value[:_LONGEST_VALUE]
         for name, value in sorted(environment.items())
         if SHOWN_VARIABLES.fullmatch(name) and not _SECRET.search(name)
     }
