@@ -268,7 +268,7 @@ def parsed(data: bytes, path: Path) -> dict[str, Any]:
     return found
 
 
-KEYS = ("select", "ignore", "interval", "fail-on", "rules")
+KEYS = ("select", "ignore", "interval", "fail-on", "read-only", "rules")
 INTERVAL_SECONDS = (0.1, 60.0)
 """Faster than 10 Hz a poll holds the driver's lock too often: 25 ms polls of one program held it 10 s of every 15."""
 FAIL_ON = ("warning", "critical")
@@ -296,6 +296,11 @@ class Config:
         """The severity from which on a report fails, where a file says."""
         value: str | None = self._value("fail-on")
         return value
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the dashboard sends no signals to processes."""
+        return bool(self._value("read-only"))
 
     def _value(self, key: str) -> Any:
         return self.plain[key].value if key in self.plain else None
@@ -386,7 +391,19 @@ def _fail_on(value: Any, where: str) -> str:
     return str(value)
 
 
-_CHECKS = {"select": _words, "ignore": _words, "interval": _interval, "fail-on": _fail_on}
+def _yes_or_no(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where} is neither true nor false")
+    return value
+
+
+_CHECKS = {
+    "select": _words,
+    "ignore": _words,
+    "interval": _interval,
+    "fail-on": _fail_on,
+    "read-only": _yes_or_no,
+}
 
 
 Tables = Sequence[tuple[Source, Mapping[str, Any]]]

@@ -68,10 +68,12 @@ def test_somebody_elses_broken_file_is_passed_over(project: Path, environ: dict[
 
 
 def test_the_project_wins_over_the_user_key_by_key(project: Path, environ: dict[str, str]) -> None:
-    of_user(environ, 'interval = 5\nfail-on = "critical"\n[rules.data-starvation]\nclear-share = 0.04')
+    of_user(
+        environ, 'interval = 5\nread-only = true\nfail-on = "critical"\n[rules.data-starvation]\nclear-share = 0.04'
+    )
     pyproject(project, "[tool.gpuwatch]\ninterval = 2\n[tool.gpuwatch.rules.data-starvation]\nfire-share = 0.05")
     found = load(folder=project, environ=environ)
-    assert (found.interval_seconds, found.fail_on) == (2.0, "critical")
+    assert (found.interval_seconds, found.fail_on, found.read_only) == (2.0, "critical", True)
     limits = found.settings.thresholds["data-starvation"]
     assert (limits.fire_share, limits.clear_share) == (0.05, 0.04)
 
@@ -144,6 +146,7 @@ def test_keys_may_be_written_with_underscores(project: Path) -> None:
         ("[tool.gpuwatch]\ninterval = 0.01", ["interval = 0.01", "out of range", "between 0.1 and 60"]),
         ("[tool.gpuwatch]\ninterval = true", ["interval = true", "not a number"]),
         ("[tool.gpuwatch]\nfail-on = 'warnings'", ["did you mean 'warning'?", "'warning' or 'critical'"]),
+        ("[tool.gpuwatch]\nread-only = 'yes'", ['read-only = "yes"', "neither true nor false"]),
         ("[tool.gpuwatch]\nfail-on = 3", ["fail-on = 3", "'warning' or 'critical'"]),
         ("[tool.gpuwatch]\nfail-on = 'warning'\nfail_on = 'critical'", ["fail_on", "given twice"]),
         ("[tool.gpuwatch]\nrules = 3", ["rules = 3", "[tool.gpuwatch.rules.RULE]"]),

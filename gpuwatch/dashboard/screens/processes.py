@@ -357,6 +357,7 @@ class ProcessesScreen(ViewScreen):
         self._reasons = LinesWidget(id="reasons")
         self._vitals: dict[int, Vitals] = {}
         self._reader = VitalsReader()
+        self._is_reading = False
 
     def content(self) -> Iterable[Widget]:
         """The list, and what is missing in it."""
@@ -373,14 +374,18 @@ class ProcessesScreen(ViewScreen):
         self.set_interval(READ_SECONDS, self._read)
 
     def _read(self) -> None:
-        if self.is_live():
-            self.run_worker(self._read_vitals(), exclusive=True)
+        if self.is_live() and not self._is_reading:  # one that waits for an answer is not joined by others
+            self.run_worker(self._read_vitals())
 
     async def _read_vitals(self) -> None:
         snapshot = self.dashboard.view.snapshot
         rows = process_rows(snapshot, "", {}) if snapshot is not None else []
         pids = [row.pid for row in rows if row.pid is not None]
-        self._vitals = await in_background(self._reader.read, pids)
+        self._is_reading = True
+        try:
+            self._vitals = await in_background(self._reader.read, pids)
+        finally:
+            self._is_reading = False
         self.show()
 
     def is_live(self) -> bool:
@@ -566,7 +571,7 @@ class ProcessScreen(PageScreen):
         self._details: Details | None = None
         self._vitals: Vitals | None = None
         self._reader = VitalsReader()
-        self._is_read = False
+        self._is_read = self._is_reading = False
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -574,11 +579,16 @@ class ProcessScreen(PageScreen):
         self.set_interval(READ_SECONDS, self._read)
 
     def _read(self) -> None:
-        self.run_worker(self._read_details(), exclusive=True)
+        if not self._is_reading:
+            self.run_worker(self._read_details())
 
     async def _read_details(self) -> None:
         if self._row.pid is not None:
-            details, vitals = await in_background(_read_one, self._reader, self._row.pid)
+            self._is_reading = True
+            try:
+                details, vitals = await in_background(_read_one, self._reader, self._row.pid)
+            finally:
+                self._is_reading = False
             opened = self._row.vitals.started if self._row.vitals is not None else None
             is_other = details is not None and opened is not None and abs(details.vitals.started - opened) > 1.0
             self._details, self._vitals = (None, None) if is_other else (details, vitals)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from gpuwatch.procfs import PROC
+from gpuwatch.foreign import read_arguments, read_of
+from gpuwatch.procfs import PROC, shown
 from gpuwatch.sources.host.machine import Cgroups, CpuLimit, MemoryLimit
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -116,7 +117,7 @@ def details_of(pid: int) -> Details | None:
         return None
     found: dict[str, object] = {}
     for name, read in (
-        ("command", lambda: tuple(process.cmdline())),
+        ("command", lambda: read_arguments(PROC, pid)),
         ("cwd", process.cwd),
         ("open_files", process.num_fds),
         ("most_open_files", lambda: process.rlimit(psutil.RLIMIT_NOFILE)[0]),
@@ -133,8 +134,10 @@ def details_of(pid: int) -> Details | None:
         cgroups = Cgroups(PROC, CGROUPS)
         found |= {"cpu_limit": cgroups.cpu_limit(pid), "memory_limit": cgroups.memory_limit(pid)}
         found |= homes_of((PROC / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace"))
-    with suppress(psutil.Error, OSError):
-        found |= launch_of(process.environ(), found.get("pod"))
+    environment = read_of(PROC, pid, "environ")  # given up after 2 s where the memory is locked
+    if environment is not None:
+        pairs = (entry.partition(b"=") for entry in environment.split(b"\0") if b"=" in entry)
+        found |= launch_of({shown(name): shown(value) for name, _, value in pairs}, found.get("pod"))
     return Details(pid=pid, vitals=vitals, **found)  # type: ignore[arg-type]
 
 
