@@ -22,6 +22,7 @@ from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.foreign import whereabouts
 from gpuwatch.monitor.snapshot import Origin, Snapshot
 from gpuwatch.samples import GpuProcess, RunFacts
+from gpuwatch.sources.host.vitals import Vitals
 from tests.dashboard import parts, situations
 from tests.dashboard.piloting import Driven, driven
 
@@ -345,6 +346,7 @@ async def test_processes_sort_by_a_key_and_by_a_click_on_a_head() -> None:
         await driver.pilot.click("#processes", offset=(14, 1))
         await driver.pilot.pause()
         assert order(driver)[0] == "4711" and "user" in driver.text
+        assert driver.app.remembered.process_order == "user"
 
 
 @pytest.mark.parametrize(
@@ -359,6 +361,14 @@ async def test_processes_sort_by_a_key_and_by_a_click_on_a_head() -> None:
 )
 def test_processes_are_filtered_by_text_user_gpu_and_pid(wanted: str, pids: list[str]) -> None:
     assert [row.number for row in process_rows(situations.shared(), wanted, {})] == pids
+
+
+def test_a_training_on_the_cpu_has_the_runtime_and_user_that_were_read_of_it() -> None:
+    run = situations.run()
+    now = situations.snapshot(gpus=(), runs=(run,))
+    vitals = Vitals(started=now.wall_time - 90.0, cpu_percent=180.0, user="ana")
+    (row,) = process_rows(now, "user:ana", {run.pid: vitals})
+    assert (row.pid, row.age_seconds) == (run.pid, 90.0)
 
 
 def test_gpus_sort_as_numbers_and_an_instance_below_its_gpu() -> None:

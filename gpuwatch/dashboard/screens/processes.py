@@ -160,8 +160,9 @@ def process_rows(snapshot: Snapshot, wanted: str, vitals: dict[int, Vitals]) -> 
     for pid, facts in trainers.items():
         if pid not in seen:
             where, kind = facts.device or say.UNKNOWN, marked.get(pid) or _seen_by(facts)
-            command = say.short_command(facts.command)
-            rows.append(ProcessRow(pid, pid, where, kind, command, vitals=vitals.get(pid)))
+            command, known = say.short_command(facts.command), vitals.get(pid)
+            age_seconds = max(0.0, snapshot.wall_time - known.started) if known is not None else None
+            rows.append(ProcessRow(pid, pid, where, kind, command, age_seconds=age_seconds, vitals=known))
     for candidate in unhooked(snapshot):
         if candidate.pid not in seen and candidate.pid not in trainers:
             pid, where = candidate.pid, gpu_indices(candidate, snapshot)
@@ -296,6 +297,10 @@ class OpenProcess(Message):
         self.row = row
 
 
+class OrderChosen(Message):
+    """The user clicked a head: the order is to be remembered."""
+
+
 class ProcessList(CursorList[ProcessRow]):
     """The rows with a cursor; a click on a head sorts by it, another one turns the order round."""
 
@@ -324,6 +329,7 @@ class ProcessList(CursorList[ProcessRow]):
             end = start + (COLUMNS[index].width or self.size.width) + 1
             if start <= event.x < end:
                 self.sort_by(index)
+                self.post_message(OrderChosen())
             start = end
 
     def sort_by(self, column: int) -> None:
@@ -434,6 +440,9 @@ class ProcessesScreen(ViewScreen):
         else:
             self._list.sort_by(sorting.column)
             self._remember()
+
+    def on_order_chosen(self) -> None:
+        self._remember()
 
     def _remember(self) -> None:
         sorting = self._list.sorting
