@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     form.add_argument("--patch", action="store_true", help="write only the fixes, as one patch for `git apply`")
     parser.add_argument("--series", action="store_true", help="with --format json: include the curves of the charts")
+    parser.add_argument(
+        "--price-per-kwh",
+        type=price,
+        metavar="P",
+        help="price of a kilowatt-hour in your currency, such as 0.30: adds the cost to each figure of energy",
+    )
     add_output(parser)
     parser.add_argument(
         "--fail-on",
@@ -71,6 +78,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit 1 on a finding of at least this severity (junit: what fails, default warning)",
     )
     add_simulate(parser)
+
+
+def price(text: str) -> float:
+    """A number that is neither negative nor endless."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a price per kilowatt-hour, such as 0.30")
+    return value
 
 
 def report(arguments: argparse.Namespace) -> int:
@@ -88,7 +106,7 @@ def _report(arguments: argparse.Namespace) -> int:
     write = output_to(arguments.output)
     with_curves = arguments.format == "html" or arguments.series
     seen = observed(arguments, with_curves=with_curves)
-    document = build_report(seen, with_series=with_curves)
+    document = build_report(seen, with_series=with_curves, price_per_kwh=arguments.price_per_kwh)
     write(_patch(seen, document) if arguments.patch else _rendered(document, arguments))
     append_step_summary(lambda: _step_summaries(document))
     if document.gpuwatch.incomplete:

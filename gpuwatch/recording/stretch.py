@@ -186,6 +186,7 @@ def _gpu(gpu: GpuWindow, own: Own, training: Collection[int], span: Span) -> Gpu
         gpu,
         window_seconds=(span[1] - span[0]) / 1e9,
         energy_joules=rollups.total(energy) if energy else None,
+        energy_seconds=min((span[1] - span[0]) / 1e9, 60.0 * len(energy)) if energy else None,
         throttle_shares={cause: min(1.0, share) for cause, share in throttled.items() if share is not None},
         utilization=_stats(use, with_percentiles=True),
         train_utilization=_stats(trained) if len(trained) >= _FEWEST_TRAINING_MINUTES else None,

@@ -58,8 +58,15 @@ LONGEST_CODE = 400
 """Generated code has lines of megabytes."""
 
 
-def build_report(seen: Observation, *, with_series: bool = False) -> model.Report:
-    """The whole report; with the curves of its charts only where they are asked for."""
+def build_report(seen: Observation, *, with_series: bool = False, price_per_kwh: float | None = None) -> model.Report:
+    """The whole report.
+
+    Args:
+        seen: the session.
+        with_series: whether the curves of its charts are asked for.
+        price_per_kwh: of a kilowatt-hour, in the user's currency.
+    """
+    energies = {gpu.facts.uuid: _energy(gpu, seen.scene.window_seconds, price_per_kwh) for gpu in seen.scene.gpus}
     report: model.Report = model.cleaned(
         model.Report(
             schema_version=model.SCHEMA_VERSION,
@@ -68,8 +75,11 @@ def build_report(seen: Observation, *, with_series: bool = False) -> model.Repor
             findings=finding_section(seen),
             rules=rule_section(seen),
             checklist=checklist(seen.scene),
-            gpus=[_gpu(gpu) for gpu in seen.scene.gpus],
-            runs=run_section(seen),
+            gpus=[msgspec.structs.replace(_gpu(gpu), energy=energies[gpu.facts.uuid]) for gpu in seen.scene.gpus],
+            runs=[
+                msgspec.structs.replace(run, energy=_sum([energies.get(uuid) for uuid in run.gpus]))
+                for run in run_section(seen)
+            ],
             history=_history(seen.charts),
             data_quality=_data_quality(seen),
             host=_host(seen),
@@ -193,6 +203,40 @@ def _gpu(gpu: GpuWindow) -> model.Gpu:
     if memory is not None and total is None:
         section.unavailable["memory_bytes.total"] = gpu.unavailable.get("memory_total_bytes", _NOT_REPORTED)
     return section
+
+
+_COVERED_FROM_SECONDS = 1.0
+"""Of less no energy is claimed: the counters move a few times a second."""
+
+
+def _energy(gpu: GpuWindow, window_seconds: float, price: float | None) -> model.Energy | None:
+    """From the counter, else from the mean of the power samples; None where neither is known."""
+    source: model.EnergySource = "energy counter"
+    joules, covered = gpu.energy_joules, gpu.energy_seconds
+    if joules is None or covered is None or joules < 0:  # a driver that was loaded again counts from zero
+        if gpu.power_watts is None:
+            return None
+        source, covered = "power samples", gpu.window_seconds
+        joules = gpu.power_watts.mean * covered
+    if covered < _COVERED_FROM_SECONDS:
+        return None
+    hours = joules / 3.6e6
+    share = min(1.0, covered / window_seconds) if window_seconds > 0 else 1.0
+    return model.Energy(hours, source, share, None if price is None else hours * price)
+
+
+def _sum(energies: Sequence[model.Energy | None]) -> model.Energy | None:
+    """Of all GPUs of a run; as well covered as the one of them that is covered worst."""
+    known = [energy for energy in energies if energy is not None]
+    if not known or len(known) < len(energies):
+        return None
+    costs = [energy.cost for energy in known if energy.cost is not None]
+    return model.Energy(
+        sum(energy.kilowatt_hours for energy in known),
+        "power samples" if any(energy.source == "power samples" for energy in known) else "energy counter",
+        min(energy.covered_share for energy in known),
+        sum(costs) if costs else None,
+    )
 
 
 def _swing(stats: Stats | None) -> model.Swing | None:

@@ -34,6 +34,7 @@ Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Points = Annotated[list[float | None], Meta(max_length=MOST_POINTS)]
 Reasons = dict[str, str]
 TargetStatus = Literal["met", "not met", "not known"]
+EnergySource = Literal["energy counter", "power samples"]
 StepsSource = Literal["hook", "loop counter", "loader counter", "estimated from stacks"]
 
 
@@ -189,6 +190,18 @@ class Memory(Level, frozen=True):
     total: int | None
 
 
+class Energy(Struct, frozen=True):
+    """What was consumed in the window, and at the price that was given what that costs."""
+
+    kilowatt_hours: float
+    source: Annotated[
+        EnergySource,
+        _note("power samples: mean power times the time they cover, for GPUs without a counter"),
+    ]
+    covered_share: Annotated[float, _note("of the window; what was not covered is not in kilowatt_hours")]
+    cost: Annotated[float | None, _note("null: no price was given")]
+
+
 class Gpu(Struct, frozen=True):
     """One GPU over the window."""
 
@@ -209,6 +222,7 @@ class Gpu(Struct, frozen=True):
     throttled_share: dict[str, float]
     sensor_window_seconds: float | None
     unavailable: Reasons
+    energy: Energy | None = None
 
 
 class StepSeconds(Struct, frozen=True):
@@ -395,6 +409,12 @@ class Run(Struct, frozen=True):
     torch: str | None
     python: str | None
     unavailable: Reasons
+    energy: Annotated[
+        Energy | None,
+        _note(
+            "of the run's GPUs over all of the window, other processes on them included; null: of one it is not known"
+        ),
+    ] = None
 
 
 class History(Struct, frozen=True):

@@ -15,6 +15,7 @@ from gpuwatch.report.findings import NO_EDIT, NOT_HERE
 
 UNKNOWN = "n/a"
 _GIB = 1024**3
+_WELL_COVERED = 0.95  # the first and the last second of a window lie before and after a reading
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _MOST_LINES = 8  # of each kind of thread; the JSON has 20
 _CODE_WIDTH = 56
@@ -195,7 +196,7 @@ def before_after(report: model.Report) -> Table:
         rate(run.samples_per_second),
         share(sum(use) / len(use) / 100) if use and len(use) == len(gpus) else UNKNOWN,
         share(run.gpu_idle_from_wait_share),
-        UNKNOWN if run.energy_joules_per_sample is None else f"{rate(run.energy_joules_per_sample)} J/sample",
+        _energy(run.energy),
     )
     rows = [before]
     if line.gain is not None and line.run == run.id:
@@ -212,6 +213,22 @@ def before_after(report: model.Report) -> Table:
         )
     heading = ("", "step time (p50)", "samples/s", "GPU utilization", "GPU idle (data wait)", "energy")
     return Table(heading, tuple(rows))
+
+
+def _energy(energy: model.Energy | None) -> str:
+    """Kilowatt-hours, what limits the figure, and the cost: "0.42 kWh (80% of the time), cost 0.13"."""
+    if energy is None:
+        return UNKNOWN
+    limits = _energy_limits(energy)
+    cost = "" if energy.cost is None else f", cost {energy.cost:.3g}"
+    return f"{energy.kilowatt_hours:.3g} kWh" + (f" ({', '.join(limits)})" if limits else "") + cost
+
+
+def _energy_limits(energy: model.Energy) -> list[str]:
+    limits = ["from power samples"] if energy.source == "power samples" else []
+    if energy.covered_share < _WELL_COVERED:
+        limits.append(f"of {share(energy.covered_share)} of the time")
+    return limits
 
 
 def _span(low: str, high: str) -> str:
@@ -245,14 +262,14 @@ def gpu_table(report: model.Report) -> Table:
         "memory GiB: mean, peak / total",
         "°C: mean, max",
         "SM MHz",
-        "energy Wh",
+        "energy kWh",
     )
     return Table(heading, tuple(_gpu_row(gpu) for gpu in report.gpus), tuple(_gpu_notes(report.gpus)))
 
 
 def _gpu_row(gpu: model.Gpu) -> tuple[str, ...]:
     use, power, memory = gpu.utilization_percent, gpu.power_watts, gpu.memory_bytes
-    heat, clock, energy = gpu.temperature_celsius, gpu.sm_clock_mhz, gpu.energy_joules
+    heat, clock = gpu.temperature_celsius, gpu.sm_clock_mhz
     lost = f" {gpu.status.upper()}" if gpu.status != "live" else ""
     return (
         f"{gpu.index} {short_gpu_name(gpu.name)}{lost}",
@@ -263,7 +280,7 @@ def _gpu_row(gpu: model.Gpu) -> tuple[str, ...]:
         f"{gibibytes(memory.mean)}, {gibibytes(memory.max)} / {gibibytes(memory.total)}" if memory else UNKNOWN,
         f"{number(heat.mean)}, {number(heat.max)}" if heat else UNKNOWN,
         number(clock and clock.mean),
-        number(energy / 3600, 1) if energy is not None else UNKNOWN,
+        UNKNOWN if gpu.energy is None else f"{gpu.energy.kilowatt_hours:.3g}",
     )
 
 
@@ -278,6 +295,9 @@ def _gpu_notes(gpus: Sequence[model.Gpu]) -> list[str]:
     for gpu in gpus:
         if gpu.status != "live" and gpu.status_reason:
             reasons.setdefault(f"{gpu.status}: {gpu.status_reason}", []).append(gpu.index)
+        limits = "" if gpu.energy is None else ", ".join(_energy_limits(gpu.energy))
+        if limits:
+            reasons.setdefault(f"energy: {limits}", []).append(gpu.index)
         for metric, reason in gpu.unavailable.items():
             reasons.setdefault(f"{_called(metric)} {UNKNOWN}: {reason}", []).append(gpu.index)
     return [f"GPU {', '.join(map(str, indices))}: {reason}" for reason, indices in reasons.items()]
@@ -352,6 +372,8 @@ def _sentences(run: model.Run) -> Iterator[str]:
     if run.steps_per_second is not None and run.steps_source != "hook":
         source = _SOURCES.get(run.steps_source or "", run.steps_source)
         yield f"{pace(run)} (from {source}, {_window(run)})"
+    if run.energy is not None:
+        yield f"energy of its GPUs: {_energy(run.energy)}"
     hot = run.hot_line
     if hot is not None:
         of = _TIMES[hot.where]

@@ -368,6 +368,7 @@ def gpu_window(
         power_watts=_power(history, start_ns, now_ns),
         power_limit_watts=(health.power_limit_watts if health else None) or facts.power_limit_watts,
         energy_joules=counters.delta("energy_joules"),
+        energy_seconds=counters.seconds("energy_joules"),
         sm_clock_cool_mhz=history.cool_clock_mhz(),
         pcie_rx_bytes_per_second=counters.rate("pcie_rx_bytes"),
         pcie_tx_bytes_per_second=counters.rate("pcie_tx_bytes"),
@@ -475,6 +476,11 @@ class _CounterDeltas:
         """The gain; None with fewer than two readings."""
         seen = self._ends(name)
         return seen[1] if seen else None
+
+    def seconds(self, name: str) -> float | None:
+        """From the first to the last reading; None with fewer than two."""
+        seen = self._ends(name)
+        return seen[0] if seen else None
 
     def rate(self, name: str) -> float | None:
         """The gain per second."""

@@ -85,6 +85,7 @@ class GpuWindow:
     power_watts: Stats | None = None
     power_limit_watts: float | None = None
     energy_joules: float | None = None  # spent in the window, from the counter
+    energy_seconds: float | None = None  # of the window, that the counter's readings cover
     memory_used_bytes: Stats | None = None
     temperature_celsius: Stats | None = None
     sm_clock_mhz: Stats | None = None

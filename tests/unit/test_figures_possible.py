@@ -40,7 +40,7 @@ from gpuwatch.report.html import HEIGHT, WIDTH, chart_plan, lanes, render_html
 from gpuwatch.report.junit import render_junit
 from gpuwatch.report.model import as_json
 from gpuwatch.report.observation import Observation, fine_curves, phase_stretches, short_history
-from gpuwatch.report.text import render_markdown, render_step_summary, render_text
+from gpuwatch.report.text import render_markdown, render_text
 from gpuwatch.samples import Sample
 from gpuwatch.sources.simulator.scenarios import SCENARIOS
 from gpuwatch.sources.simulator.source import SimulatorSource
@@ -255,7 +255,7 @@ def check(about: Seen) -> None:
     check_report({name: part for name, part in document.items() if name not in ("series", "history")}, seconds)
     check_curves(document, seconds)
     check_page(report)
-    texts = (render_text(report), render_markdown(report), render_step_summary(report), render_junit(report))
+    texts = (render_text(report), render_markdown(report), render_junit(report))
     for text in itertools.chain(texts, screens(about), [watch_line(about.snapshot)]):
         check_text(text)
     for run in about.snapshot.runs:

@@ -23,7 +23,7 @@ from gpuwatch.report.junit import render_junit
 from gpuwatch.report.model import Json, as_json, json_schema
 from gpuwatch.report.observation import FindingDuration, Observation, Stretch, leave_out
 from gpuwatch.report.recorded import key_of, merged
-from gpuwatch.report.words import quality_lines
+from gpuwatch.report.words import gpu_table, quality_lines
 from gpuwatch.timeline.times import Anchor, WallTimes
 from gpuwatch.timeline.windows import MemoryTotals, Scene
 from tests.unit import scene_builder as build
@@ -349,3 +349,27 @@ def test_a_finding_that_is_over_says_that_it_stood() -> None:
 def test_a_finding_that_stands_says_for_how_long_it_does() -> None:
     found = starvation()
     assert summary_of(found, 12 * 3600.0, is_over=False) == f"{found.summary}; so for 12 h of 24 h"
+
+
+def test_energy_comes_from_the_counter_else_from_power_samples_and_is_never_made_up() -> None:
+    counted = build.gpu(0, energy_joules=3.6e6, energy_seconds=30.0)
+    sampled = build.gpu(1, power=600.0)
+    restarted = build.gpu(2, energy_joules=-5.0, energy_seconds=60.0, power=600.0)
+    unknown = build.gpu(3, power=None)
+    made = build_report(observation(build.scene(gpus=[counted, sampled, restarted, unknown])), price_per_kwh=0.3)
+    first, second, third, fourth = (gpu.energy for gpu in made.gpus)
+    assert first is not None and second is not None
+    assert (first.kilowatt_hours, first.source, first.covered_share, first.cost) == (1.0, "energy counter", 0.5, 0.3)
+    assert (second.kilowatt_hours, second.source) == (0.01, "power samples")
+    assert third == second and fourth is None
+    assert "GPU 0: energy: of 50% of the time" in gpu_table(made).notes
+    assert "GPU 1, 2: energy: from power samples" in gpu_table(made).notes
+
+
+def test_energy_of_a_run_is_that_of_all_its_gpus_or_unknown() -> None:
+    run = build.run(build.rank(facts={"gpu_uuids": ("GPU-0", "GPU-1")}))
+    gpus = [build.gpu(index, energy_joules=3.6e6, energy_seconds=60.0) for index in (0, 1)]
+    (whole,) = report(build.scene(run, gpus=gpus)).runs
+    assert whole.energy is not None and (whole.energy.kilowatt_hours, whole.energy.cost) == (2.0, None)
+    (part,) = report(build.scene(run, gpus=[gpus[0], build.gpu(1, power=None)])).runs
+    assert part.energy is None

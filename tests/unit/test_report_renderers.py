@@ -25,7 +25,7 @@ def full_report() -> Report:
     run = build.run(
         build.rank(step=0.2, wait=0.1, gap=0.08, phases={"eval": build.phase("eval")}),
     )
-    gpus = [build.gpu(utilization=[0.0, 100.0], energy_joules=36000.0)]
+    gpus = [build.gpu(utilization=[0.0, 100.0], energy_joules=45000.0, energy_seconds=59.0)]
     charts = (chart("gpu.utilization_percent", "GPU-0", 0.0, None, 100.0), chart("run.wait_share", run.id, 0.5))
     source = "\n" * 87 + "loader = DataLoader(data, num_workers=4)\n"
     return report(
@@ -95,7 +95,7 @@ def test_a_hint_and_what_weakens_a_finding_are_shown(render) -> None:
 @pytest.mark.parametrize("render", [render_markdown, render_text])
 def test_figures_of_gpu_and_run_are_shown(render) -> None:
     text = render(full_report())
-    for part in ("300", "600 / 700", "60.0 / 80.0", "10.0", "200 ms", "50%", "40%", "eval 10% (2x)", "▁ █"):
+    for part in ("300", "600 / 700", "60.0 / 80.0", "0.0125", "200 ms", "50%", "40%", "eval 10% (2x)", "▁ █"):
         assert part in text
 
 
