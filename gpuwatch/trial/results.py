@@ -140,6 +140,8 @@ class Steady:
 
     Seconds are of training: evaluation, checkpoints, compilation and garbage collection are left out, epoch starts
     are not. `samples_per_second` is None where the program did not say how many samples a step takes.
+    `error` is the standard error of the speed as its own parts give it, 0.01 for 1%; None where it has too few. What
+    differs from run to run comes on top.
     """
 
     steps: int
@@ -147,6 +149,7 @@ class Steady:
     steps_per_second: float
     samples_per_second: float | None
     batch_size: int | None
+    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ How fast it trains once it has settled comes from its own steps.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
 import shutil
 import signal
@@ -17,7 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from types import TracebackType
 
 from gpuwatch.diagnosis.finding import Finding
@@ -510,11 +512,33 @@ class Training:
             os.killpg(self._process.pid, number)
 
 
+_PARTS = 8
+_MOST_MARKS = 4096
+
+
 @dataclass(slots=True)
 class _Count:
     counted_ns: int | None = None
     began_ns: int = 0
     sums: StepSums = field(default_factory=StepSums)
+    marks: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])  # steps and seconds of training
+
+    def add(self, sums: StepSums) -> None:
+        """Takes up further steps."""
+        self.sums += sums
+        mark = (self.sums.steps, self.sums.train)
+        if mark[1] > self.marks[-1][1]:
+            self.marks.append(mark)
+            if len(self.marks) > _MOST_MARKS:
+                del self.marks[1::2]
+
+    def error(self) -> float | None:
+        """The standard error of the speed as a share, from equal parts of the run; None where it is too short for them."""
+        ends = [next(mark for mark in self.marks if mark[1] >= part * self.sums.train / _PARTS) for part in range(_PARTS + 1)]
+        parts = [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(ends)]
+        if not all(steps > 0 and seconds > 0 for steps, seconds in parts):
+            return None
+        return stdev(math.log(steps / seconds) for steps, seconds in parts) / math.sqrt(_PARTS)
 
 
 @dataclass(slots=True)
@@ -580,10 +604,11 @@ class Meter:
 
     def steady(self) -> Steady | None:
         """What has been counted so far; None before the first step that counts."""
-        counts = [count.sums for count in self._of_run().values() if count.sums.step_seconds]
-        facts = self.facts
+        counted = [count for count in self._of_run().values() if count.sums.step_seconds]
+        facts, counts = self.facts, [count.sums for count in counted]
         if not counts:
             return None
+        errors = [count.error() for count in counted]
         are_counted = all(sums.samples and sums.samples_train == sums.train for sums in counts)
         return Steady(
             steps=round(min(sums.steps for sums in counts)),
@@ -591,6 +616,7 @@ class Meter:
             steps_per_second=min(sums.steps / sums.train for sums in counts),
             samples_per_second=run_rate([(False, sums.samples_per_second) for sums in counts]) if are_counted else None,
             batch_size=_batch_size(facts) if facts is not None else None,
+            error=max((each for each in errors if each is not None), default=None),
         )
 
     def _is_enough(self, count: _Count) -> bool:
@@ -620,7 +646,7 @@ class Meter:
                 return
             count.began_ns = count.counted_ns
         steps = history.steps
-        count.sums += sums_of_rows(steps, slice(steps.since(count.counted_ns), len(steps)))
+        count.add(sums_of_rows(steps, slice(steps.since(count.counted_ns), len(steps))))
         count.counted_ns = steps.times[-1]
 
 

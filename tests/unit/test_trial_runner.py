@@ -62,6 +62,15 @@ def test_samples_that_are_not_reported_make_no_figure() -> None:
     assert (steady.samples_per_second, round(steady.steps_per_second)) == (None, 10)
 
 
+def test_the_error_of_the_speed_comes_from_the_parts_of_the_run() -> None:
+    even = metered(facts(0), *build.steps(80, period=0.1, samples=16)).steady()
+    half = build.steps(40, period=0.1, samples=16)
+    slower = build.steps(40, period=0.2, start=4.0, first=41, samples=16)
+    uneven = metered(facts(0), *half, *slower).steady()
+    assert even is not None and even.error == pytest.approx(0.0, abs=0.01)
+    assert uneven is not None and uneven.error == pytest.approx(0.12, abs=0.03)  # ln 2 between two halves of eight
+
+
 def test_evaluation_inside_a_step_is_no_training_time() -> None:
     steady = metered(facts(0), *build.steps(60, period=0.2, phase_seconds=0.1, samples=16)).steady()
     assert steady is not None

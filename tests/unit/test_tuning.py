@@ -165,6 +165,23 @@ class TestWhatIsKept:
             ended.append(tuned(runs).runs_made)
         assert sum(made <= 5 for made in ended) >= 36
 
+    @pytest.mark.parametrize(
+        ("change", "error", "goes_on"), [(1.05, 0.02, False), (1.05, 0.001, True), (1.3, 0.1, True)]
+    )
+    def test_runs_that_agree_get_a_third_only_if_their_own_parts_agree_as_well(
+        self, change: float, error: float, goes_on: bool
+    ) -> None:
+        class Unsteady(FakeRuns):
+            def run(self, arm: Arm, at: Place | None, place: int, on_progress: Any) -> RunResult:
+                made = super().run(arm, at, place, on_progress)
+                assert made.steady is not None
+                return replace(made, steady=replace(made.steady, error=error))
+
+        runs = Unsteady(lambda arm: 100.0 * change if arm.changes else 100.0, (finding("pageable", PINNED),))
+        runs.scatter = 0.0005
+        tuning = tuned(runs)
+        assert (tuning.runs_made > 5, bool(tuning.kept.changes)) == (goes_on, goes_on)
+
     def test_no_finding_means_no_run(self) -> None:
         runs = FakeRuns(by_workers)
         tuning = tuned(runs)
