@@ -533,8 +533,9 @@ class _Count:
                 del self.marks[1::2]
 
     def error(self) -> float | None:
-        """The standard error of the speed as a share, from equal parts of the run; None where it is too short for them."""
-        ends = [next(mark for mark in self.marks if mark[1] >= part * self.sums.train / _PARTS) for part in range(_PARTS + 1)]
+        """The standard error of the speed as a share, from equal parts; None where the run is too short for them."""
+        ideal = [part * self.sums.train / _PARTS for part in range(_PARTS)]
+        ends = [*(next(mark for mark in self.marks if mark[1] >= seconds) for seconds in ideal), self.marks[-1]]
         parts = [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(ends)]
         if not all(steps > 0 and seconds > 0 for steps, seconds in parts):
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from gpuwatch.diagnosis.advice.gains import middle
@@ -210,6 +210,9 @@ class Tuning:
                 break
         judgement = self._judged(self.kept, arm)
         count = len(self.rates(arm))
+        if judgement.verdict == "faster" and (least := self._least(arm)) > (judgement.ratio or 1.0) and count == 2:
+            # The interval of four runs that agree by chance leaves out what their parts do not.
+            judgement = replace(judgement, verdict="no detectable change", interval=None, detectable=least - 1.0)
         if judgement.verdict != "faster":
             return Attempt(candidate, "dropped", judgement, runs=count)
         self.kept = arm
@@ -253,10 +256,13 @@ class Tuning:
             return True
         if len(after) == 1:
             return second < first * SLOWER
+        return second < first * self._least(arm)
+
+    def _least(self, arm: Arm) -> float:
+        """The factor from which on an arm that was run twice is run again."""
         judgement = self._judged(self.kept, arm)
         unsteady = min(PLAIN - 1.0, math.expm1(CERTAIN * math.hypot(self._error(self.kept), self._error(arm))))
-        needed = max(self.min_effect, LIKELY * (judgement.detectable or 0.0), unsteady)
-        return second < first * (1.0 + needed)
+        return 1.0 + max(self.min_effect, LIKELY * (judgement.detectable or 0.0), unsteady)
 
     def _error(self, arm: Arm) -> float:
         """The standard error of an arm's mean speed as a share, as far as the parts of its runs show it."""
