@@ -85,7 +85,7 @@ def test_a_healthy_run_says_why_that_can_be_believed() -> None:
 def test_a_hint_is_offered_but_called_a_hint() -> None:
     snapshot = replace(situations.healthy(), findings=(situations.hint(behind=None),))
     verdict = verdicts(View(snapshot))[0]
-    assert (verdict.word, verdict.gain) == ("TRY", "hint")
+    assert (verdict.word, verdict.gain) == ("TRY", "typically 1.0-2.6x")
     assert verdict.sentence == "train.py (4711): run forward and loss under autocast in bfloat16"
     assert verdict.because.endswith("no warning, the GPU waits for data 0.4% of the time (exact, 18,204 steps)")
 
@@ -465,3 +465,12 @@ def test_a_stopped_run_is_not_reported_as_if_it_trained() -> None:
     snapshot = situations.snapshot(runs=(stopped,), findings=(), scene=build.scene(window))
     (line,) = reported(snapshot)
     assert "at the end: stopped by a signal" in line.sentence
+
+
+def test_a_change_with_a_place_and_a_range_is_worth_a_try_whatever_its_severity() -> None:
+    range_of = "1.0-2.6x for this run, from NVIDIA's A100 examples"
+    about = situations.hint(behind=None, severity=Severity.INFO, hint=range_of)
+    verdict = verdicts(View(replace(situations.healthy(), findings=(about,))))[0]
+    assert (verdict.word, verdict.gain) == ("TRY", "typically 1.0-2.6x")
+    held = replace(about, rule="idle-gpu-allocated", fix=None, hint="no speedup: it frees a GPU")
+    assert verdicts(View(replace(situations.healthy(), findings=(held,))))[0].word == "OK"

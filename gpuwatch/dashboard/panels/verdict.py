@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
@@ -123,19 +124,26 @@ def _of_run(run: RunNow, findings: list[Finding], snapshot: Snapshot) -> Verdict
     return verdict if judged.finding is None else _with_offer(verdict, judged.finding)
 
 
+_FACTORS = re.compile(r"\d+(\.\d+)?(-\d+(\.\d+)?)?x")
+"""What a hint begins with where it says by how much."""
+
+
 def _promises(finding: Finding) -> bool:
-    return finding.gain is not None or finding.severity is Severity.HINT
+    """Whether it says what to write where, or what that brings."""
+    has_place = finding.fix is not None and finding.fix.file is not None
+    return finding.gain is not None or finding.severity is Severity.HINT or (finding.hint is not None and has_place)
 
 
 def _to_try(name: str, finding: Finding, otherwise: str, snapshot: Snapshot) -> Verdict:
     """A run without a warning that may be faster all the same: what to try, before that nothing is wrong."""
     text = finding.fix.text if finding.fix is not None else finding.summary
     because = f"{finding.hint}; {otherwise}" if finding.hint else otherwise
+    hinted = _FACTORS.match(finding.hint or "") if finding.gain is None else None
     return Verdict(
         None,
         "TRY",
         say.escape(f"{name}: {decapitalized(text)}"),
-        gain=gain_words(finding),
+        gain=f"typically {hinted[0]}" if hinted is not None else gain_words(finding),
         because=say.escape(because),
         place=place_of(finding),
         change=change_words(finding, snapshot),
@@ -294,7 +302,7 @@ def _change(verdict: Verdict, width: int, indent: int, look: Look, *, gain_here:
 
 
 def _gain_style(verdict: Verdict, look: Look) -> Style:
-    return look.good if verdict.gain != "hint" else look.dim
+    return look.dim if verdict.gain == "hint" or verdict.gain.startswith("typically") else look.good
 
 
 def _style(verdict: Verdict, look: Look) -> Style:

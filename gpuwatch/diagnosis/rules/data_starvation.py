@@ -364,7 +364,7 @@ def _evidence(case: RunCase, starvation: Starvation) -> tuple[Measure, ...]:
         sampled = Measure("wait_share", round(starvation.wait.value, 4), text)
         measures = [*measures, sampled] if starvation.on_gpu else [sampled]
     elif starvation.on_gpu and starvation.wait_share is not None:
-        measures.append(share_measure("wait_share", starvation.wait_share, "the training thread waits in next()"))
+        measures.append(share_measure("wait_share", starvation.wait_share, "DataLoader wait"))
     measures += loading_measures(rank)
     if starvation.busy_percent is not None:
         measures.append(

@@ -75,6 +75,18 @@ class PhaseSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Neighbour:
+    """GPUs that somebody else has, or nobody where there is no command. `utilization_percent` 0 is a GPU that idles."""
+
+    user: str = ""
+    command: str = ""
+    gpus: int = 1
+    utilization_percent: float = 0.0
+    memory_share: float = 0.0
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A labelled situation. `must` are the rules that have to find it, `may` those that are no mistake."""
 
@@ -84,6 +96,7 @@ class Scenario:
     loader: LoaderSpec
     compute: ComputeSpec
     gpu_count: int = 1
+    neighbours: tuple[Neighbour, ...] = ()  # on the GPUs after those of the training
     cpu_count: int = 16
     memory_total_bytes: int = 128 * GIB
     phases: tuple[PhaseSpec, ...] = ()
@@ -246,6 +259,49 @@ _ALL = (
         heat_resistance={5: 3.6},
         must=frozenset({"straggler-rank", "thermal-throttle"}),
         may=frozenset({"gpu-imbalance"}),
+    ),
+    Scenario(
+        name="shared-server",
+        description="8 GPUs of five users: one run is starved, two GPUs idle in somebody's hands, one is free",
+        gpu=_H100,
+        loader=replace(_IMAGES, num_workers=0, batch_seconds=0.21, batch_size=64, persistent_workers=False),
+        compute=replace(_COMPUTE, gpu_seconds=0.11),
+        neighbours=(
+            Neighbour("ben", "python -u pretrain.py --model 7b", 3, 97.0, 0.89, 40 * 3600.0),
+            Neighbour("elif", "python eval.py --split test", 1, 62.0, 0.31, 1_440.0),
+            Neighbour("carla", "python -m ipykernel_launcher -f kernel.json", 1, 0.0, 0.28, 75 * 3600.0),
+            Neighbour("dmitri", "python -m vllm.entrypoints.openai.api_server", 1, 0.0, 0.85, 260 * 3600.0),
+            Neighbour(),
+        ),
+        must=frozenset({"data-starvation", "workers-zero"}),
+        may=frozenset({"low-util", "util-fluctuation", "idle-gpu-allocated"}),
+    ),
+    Scenario(
+        name="many-gpus",
+        description="64 GPUs of eight users: one run is starved, four GPUs idle in somebody's hands, five are free",
+        gpu=_H100,
+        loader=replace(_IMAGES, num_workers=0, batch_seconds=0.21, batch_size=64, persistent_workers=False),
+        compute=replace(_COMPUTE, gpu_seconds=0.11),
+        cpu_count=96,
+        memory_total_bytes=1024 * GIB,
+        neighbours=(
+            *(
+                Neighbour(user, f"python -u {job}.py", 8, percent, 0.8, hours * 3600.0)
+                for user, job, percent, hours in (
+                    ("ben", "pretrain", 97.0, 40.0),
+                    ("elif", "diffusion", 93.0, 7.0),
+                    ("dmitri", "sft", 88.0, 2.0),
+                    ("farah", "detector", 41.0, 90.0),
+                    ("goran", "speech", 95.0, 13.0),
+                    ("hana", "rlhf", 72.0, 26.0),
+                )
+            ),
+            Neighbour("carla", "python -m ipykernel_launcher -f kernel.json", 4, 0.0, 0.28, 75 * 3600.0),
+            Neighbour("ana", "python -u train_large.py", 6, 96.0, 0.9, 9 * 3600.0),
+            Neighbour(gpus=5),
+        ),
+        must=frozenset({"data-starvation", "workers-zero"}),
+        may=frozenset({"low-util", "util-fluctuation", "idle-gpu-allocated"}),
     ),
     Scenario(
         name="hang",

@@ -24,6 +24,7 @@ from gpuwatch.samples import (
     GpuGap,
     GpuHealth,
     GpuProcess,
+    GpuSample,
     GpuStatus,
     HostSample,
     LineCount,
@@ -41,7 +42,7 @@ from gpuwatch.samples import (
     WorkerSample,
 )
 from gpuwatch.sources.simulator.model import EVAL_LOADER, TRAIN_LOADER, BatchQueue, GpuModel, Rank, Training
-from gpuwatch.sources.simulator.scenarios import GIB, SCENARIOS, GpuSpec, LoaderSpec, Scenario
+from gpuwatch.sources.simulator.scenarios import GIB, SCENARIOS, GpuSpec, LoaderSpec, Neighbour, Scenario
 
 COMMAND = "python train.py --config base.yaml"
 START_TICKS = 8_640_000
@@ -168,6 +169,7 @@ def _overlap(start: float, end: float, window_start: float, window_end: float) -
 
 
 FIRST_PID = 4711
+NEIGHBOUR_PID = 20_000
 FOLDER = "/simulated"
 USER = "ana"
 AGE_SECONDS = 61_000.0  # of the training, when the demo begins
@@ -208,7 +210,56 @@ def nvml_state(scenario: Scenario, time_ns: int) -> NvmlState:
         status="ok",
         driver_version="580.159 (simulated)",
         cuda_version="13.0",
-        gpu_count=scenario.gpu_count,
+        gpu_count=scenario.gpu_count + len(neighbours_of(scenario)),
+    )
+
+
+def neighbours_of(scenario: Scenario) -> list[Neighbour]:
+    """Who has each GPU after those of the training, one by one."""
+    return [neighbour for neighbour in scenario.neighbours for _ in range(neighbour.gpus)]
+
+
+def neighbour_sample(spec: GpuSpec, neighbour: Neighbour, index: int, time_ns: int, rng: random.Random) -> GpuSample:
+    """One poll of a GPU that somebody else has: as busy as they keep it, give or take."""
+    wanted = neighbour.utilization_percent
+    busy = min(100.0, max(0.0, wanted + rng.gauss(0, 1.5))) if wanted else 0.0
+    power = spec.idle_watts + (spec.power_limit_watts - spec.idle_watts) * 0.9 * busy / 100
+    return GpuSample(
+        time_ns=time_ns,
+        uuid=gpu_uuid(index),
+        utilization_percent=round(busy, 1),
+        memory_utilization_percent=round(busy * 0.5, 1),
+        power_watts=round(power + rng.gauss(0, 2.0), 1),
+        power_window_seconds=0.0,
+        memory_used_bytes=int(spec.memory_total_bytes * neighbour.memory_share)
+        + (GIB // 2 if neighbour.command else 0),
+        temperature_celsius=round(34.0 + spec.full_load_celsius * power / spec.power_limit_watts),
+        sm_clock_mhz=float(spec.sm_clock_max_mhz if wanted else 345),
+        event_reasons=0 if wanted else 1,
+        sm_activity_percent=round(busy * 0.8, 1) if spec.has_gpm else None,
+    )
+
+
+def neighbour_status(spec: GpuSpec, neighbour: Neighbour, index: int, time_ns: int, busy_percent: float) -> GpuStatus:
+    """The 5 s lane of such a GPU."""
+    pid = NEIGHBOUR_PID + 17 * index
+    process = GpuProcess(
+        host_pid=pid,
+        pid=pid,
+        memory_bytes=int(spec.memory_total_bytes * neighbour.memory_share),
+        sm_percent=busy_percent,
+        command=neighbour.command,
+        user=neighbour.user,
+        age_seconds=neighbour.age_seconds + time_ns / 1e9,
+    )
+    return GpuStatus(
+        time_ns=time_ns,
+        uuid=gpu_uuid(index),
+        memory_clock_mhz=float(spec.memory_clock_max_mhz),
+        performance_state=0 if neighbour.utilization_percent else 8,
+        pcie_generation=spec.pcie_generation,
+        pcie_width=16,
+        processes=(process,) if neighbour.command else (),
     )
 
 
@@ -595,6 +646,8 @@ class SimulatorSource:
         self._rng = random.Random(f"{self.scenario.name} {seed}")
         self._pending: list[tuple[float, int, Sample]] = []
         self._order = 0
+        self._neighbours = neighbours_of(self.scenario)
+        self._neighbour_rng = random.Random(f"{self.scenario.name} neighbours {seed}")
         self._host = HostModel(self.scenario, self._rng)
         self._gpus = [self._gpu(index) for index in range(self.scenario.gpu_count)]
         self._ranks = [self._rank(index) for index in range(self.scenario.gpu_count)]
@@ -678,7 +731,7 @@ class SimulatorSource:
         start_ns = self._origin_ns
         self._emit(0.0, machine_facts(self.scenario, start_ns))
         self._emit(0.0, nvml_state(self.scenario, start_ns))
-        for index in range(self.scenario.gpu_count):
+        for index in range(self.scenario.gpu_count + len(self._neighbours)):
             self._emit(0.0, gpu_facts(self.scenario.gpu, index, start_ns))
         for rank in self._ranks:
             self._emit(0.1, run_facts(self.scenario, rank.index, self._to_ns(0.1)))
@@ -712,6 +765,15 @@ class SimulatorSource:
                 self._emit(time, gpu_status(self.scenario, index, time_ns, busy))
             if self._is_due(_HEALTH_SECONDS):
                 self._emit(time, gpu_health(self.scenario.gpu, index, time_ns))
+        spec = self.scenario.gpu
+        for index, neighbour in enumerate(self._neighbours, start=len(self._gpus)):
+            seen = neighbour_sample(spec, neighbour, index, time_ns, self._neighbour_rng)
+            self._emit(time, seen)
+            if self._is_due(_STATUS_SECONDS):
+                busy = seen.utilization_percent or 0.0
+                self._emit(time, neighbour_status(spec, neighbour, index, time_ns, busy))
+            if self._is_due(_HEALTH_SECONDS):
+                self._emit(time, gpu_health(spec, index, time_ns))
 
     def _is_due(self, lane_seconds: float) -> bool:
         """Whether a slower lane is read along with this poll."""
