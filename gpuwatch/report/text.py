@@ -180,12 +180,12 @@ def _finding_parts(report: model.Report) -> list[str]:
 def _finding_part(finding: model.Finding, said: set[tuple[str | None, str]]) -> list[str]:
     """One finding with its numbers, fix, gain and proof, without what its run was already said to have."""
 
-    def unsaid(lines: Iterable[str]) -> list[str]:
+    def fresh_of(lines: Iterable[str]) -> list[str]:
         fresh = [line for line in lines if line and (finding.run, line) not in said]
         said.update((finding.run, line) for line in fresh)
         return fresh
 
-    facts = unsaid(
+    facts = fresh_of(
         [
             *(f"- {markdown(text)}" for text in finding.numbers),
             *(f"- not {markdown(each.cause)}: {markdown(each.reason)}" for each in finding.ruled_out),
@@ -198,7 +198,7 @@ def _finding_part(finding: model.Finding, said: set[tuple[str | None, str]]) -> 
     if finding.verify:
         promised.append(f"**Verify:** {markdown(finding.verify)}")
     title = f"#### {finding.severity.upper()} {code_span(finding.rule)} ({finding.level})"
-    return [title, markdown(finding.summary), "\n".join(facts), *unsaid(promised)]
+    return [title, markdown(finding.summary), "\n".join(facts), *fresh_of(promised)]
 
 
 def _fix(fix: model.Fix | None) -> str:

@@ -250,7 +250,7 @@ def test_hostile_names_stay_text_in_every_format() -> None:
     for text in (render_text(shown), render_markdown(shown)):
         assert "\x1b" not in text and "\u202e" not in text and "\n# x" not in text
         text.encode()
-    assert "<script>" not in render_markdown(shown)
+    assert "<script>" not in render_markdown(shown).replace(r"\<", "")
     json.dumps(document(comparison, judgements)).encode()
 
 
