@@ -110,6 +110,15 @@ def advised(findings: Sequence[Finding], *, only_loader: bool) -> tuple[Candidat
     return tuple(sorted(found.values(), key=lambda each: -(middle(each.gain) if each.gain else 1.0)))
 
 
+def not_tried(findings: Sequence[Finding]) -> list[str]:
+    """What the findings advise and no search may set, in the rule's own words: autocast changes numbers."""
+    return [
+        f"not tried, because autocast changes numbers ({each.rule}): {each.fix.text}; {each.hint}"
+        for each in findings
+        if each.rule == "amp-off" and each.fix is not None
+    ]
+
+
 @dataclass(slots=True)
 class Tuning:
     """The search.
@@ -151,6 +160,8 @@ class Tuning:
             return
         if self.first.failure is not None:
             raise nothing_to_compare(self.first.failure)
+        if not self.only_loader:
+            self.notes += not_tried(findings)
         waiting = list(advised(findings, only_loader=self.only_loader))
         while waiting and not self.interrupted:
             candidate = waiting.pop(0)

@@ -99,6 +99,15 @@ class TestWhatIsTried:
         runs = FakeRuns(by_workers, (finding("workers-zero", WORKERS, 1.0, 1.01),))
         assert tuned(runs).attempts == [] and runs.made == []
 
+    def test_autocast_is_advised_in_the_words_of_its_rule_and_never_tried(self) -> None:
+        fix, hint = Fix("Run forward and loss under autocast in bfloat16"), "1.0-2.6x for this run"
+        runs = FakeRuns(by_workers, (finding("amp-off", None, fix=fix, gain=None, hint=hint),))
+        tuning = tuned(runs)
+        assert runs.made == [] and "nothing to gain" in headline(TuneResult(tuning, 20.0, None))
+        said = f"not tried, because autocast changes numbers (amp-off): {fix.text}; {hint}"
+        assert said in render_text(TuneResult(tuning, 20.0, None))
+        assert tuned(runs, only_loader=True).notes == []
+
     def test_what_the_program_does_already_is_not_tried(self) -> None:
         loader = replace(facts().loaders[0], num_workers=4, persistent_workers=True)
         runs = FakeRuns(by_workers, (finding("workers-zero", WORKERS),), first=run(of=facts(loader)))
