@@ -82,13 +82,10 @@
     ctx.save();
     ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.textBaseline = "top";
+    ctx.textAlign = "left";
     for (const [name, { left, top, fill }] of labels) {
       const room = ctx.measureText(name).width + 6 * devicePixelRatio;
       const x = Math.max(bbox.left, Math.min(left, bbox.left + bbox.width - room));
-      ctx.globalAlpha = 0.8;
-      ctx.fillStyle = color("--card");
-      ctx.fillRect(x, top + 2 * devicePixelRatio, room, (BAR - 2) * devicePixelRatio);
-      ctx.globalAlpha = 1;
       ctx.fillStyle = fill;
       ctx.fillText(name, x + 3 * devicePixelRatio, top + 3 * devicePixelRatio);
     }
