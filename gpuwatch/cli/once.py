@@ -34,7 +34,8 @@ def once(arguments: argparse.Namespace) -> int:
         source.close()
     if not snapshot.gpus:
         reason = snapshot.nvml.reason if snapshot.nvml is not None else None
-        raise GpuwatchError(f"no GPU: {reason or 'the driver has not answered'}; see `gpuwatch doctor`")
+        reason = (reason or "the driver has not answered").rstrip(".")
+        raise GpuwatchError(f"no GPU: {reason}; see `gpuwatch doctor`")
     if arguments.json:
         write_stdout(as_json(snapshot) + "\n")
         return ExitCode.OK

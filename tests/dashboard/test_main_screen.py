@@ -494,3 +494,11 @@ async def test_a_tall_terminal_has_times_of_day_below_the_charts_of_a_run() -> N
     async with driven(situations.starved(), (240, 70)) as driver:
         axis = next(row for row in driver.rows if "▓ evaluation" in row)
         assert "│14:01:27" in axis and axis.rstrip().endswith("14:03:27")
+
+
+@pytest.mark.parametrize("situation", [situations.starved, situations.straggler, situations.shared])
+async def test_the_smallest_terminals_keep_sentence_line_gain_and_the_ways_to_help_and_out(situation: object) -> None:
+    async with driven(situation(), (60, 18)) as driver:  # type: ignore[operator]
+        top = "\n".join(driver.rows[1:6])
+        assert "CRITICAL" in top and "1.5-1.7x faster" in top and ("train.py:88" in top or "cooling" in top)
+        assert "? help" in driver.rows[-1] and "q quit" in driver.rows[-1]

@@ -201,3 +201,11 @@ def test_labels_get_shorter_before_they_are_left_out(width: int) -> None:
     line = stacked_bar([Part("compute", "forward+backward", "fwd+bwd", 1.0)], width, LOOK)
     said = {8: "100%", 20: "fwd+bwd 100%", 60: "forward+backward 100%"}[width]
     assert "".join(segment.text for segment in line).strip() == said
+
+
+def test_a_loader_that_every_epoch_makes_again_is_said_once() -> None:
+    run = situations.run()
+    rank = run.ranks[0]
+    again = replace(rank.facts, loaders=(*rank.facts.loaders, replace(rank.facts.loaders[0], loader=2)))
+    left = [line[:75] for line in panel(replace(run, ranks=(replace(rank, facts=again),)), height=10)]
+    assert sum("loader train.py:88" in line for line in left) == 1

@@ -155,7 +155,7 @@ def too_small(width: int, height: int) -> str | None:
 def arrange(width: int, height: int, needs: Needs) -> Arrangement:
     """Shares out the height: first a little for everybody, then what each can use, in order of worth."""
     framed = height >= FRAMED_FROM
-    verdict = max(2, min(needs.verdict_lines, height // 4 if framed else max(3, height // 6)))
+    verdict = max(2, min(needs.verdict_lines, height // 4 if framed else max(4, height // 6)))
     gpu_head = (1 if needs.gpus or needs.reason else 0) + needs.gpu_summary
     share = _Share(height - 3 - verdict - gpu_head, needs)
     stacked = columns(width).stacked or needs.gpus >= OWNERS_FROM

@@ -179,7 +179,9 @@ def about(run: RunNow) -> list[str]:
             ("pin_memory", loader.pin_memory),
         )
         said = ", ".join(f"{name}={value}" for name, value in settings if value is not None)
-        texts.append(say.escape(f"loader {where}  {said}"))
+        text = say.escape(f"loader {where}  {said}")
+        if text not in texts:  # one that every epoch makes again is said once
+            texts.append(text)
     model = facts.model
     words = []
     if model.parameters is not None:

@@ -140,6 +140,21 @@ def key_at(keys: list[Key], x: int) -> Key | None:
     return None
 
 
+_ALWAYS = ("?", "q")
+"""Keys that a narrow terminal shows as well: without them a newcomer is lost."""
+
+
+def fitting_keys(keys: list[Key], width: int) -> list[Key]:
+    """As many as there is room for, the most needed ones, and always the way to help and the way out."""
+    kept = [key for key in keys if key.key in _ALWAYS]
+    room = width - sum(_cells_of(key) for key in kept)
+    return [key for key in keys if key in kept or (room >= 0 and (room := room - _cells_of(key)) >= 0)]
+
+
+def _cells_of(key: Key) -> int:
+    return len(f"{key.key} {key.words}  ")
+
+
 class KeyBar(LinesWidget):
     """Shows the keys."""
 
@@ -148,7 +163,7 @@ class KeyBar(LinesWidget):
         self._keys: list[Key] = []
 
     def update(self, keys: list[Key], width: int, look: Look) -> None:
-        self._keys = keys
+        self._keys = keys = fitting_keys(keys, width)
         self.show([key_bar(keys, width, look)], width)
 
     def on_click(self, event: events.Click) -> None:
