@@ -134,7 +134,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise GpuwatchError("--once shows the whole machine: leave out --attach, or use `gpuwatch report --attach`")
         arguments.command = "once"
     elif arguments.once or (arguments.json and arguments.command == "dashboard"):
-        raise GpuwatchError("--once stands alone, --json beside it: gpuwatch --once --json")
+        raise GpuwatchError("--once takes no command, and --json needs it: gpuwatch --once --json")
     arguments.interval_given = "interval" in arguments
     if not arguments.interval_given:
         arguments.interval = DEFAULT_INTERVAL_SECONDS

@@ -90,7 +90,7 @@ def owner_columns(width: int) -> Columns:
 
 
 OWNERS_FROM = 4
-"""From so many GPUs on a row names its GPU's owner at once; of fewer each has room for a second line, and charts."""
+"""From this number of GPUs on, a row names its GPU's owner; fewer have room for a second line, and charts."""
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 RANK_FIELD = 26
 """Cells of one rank: "rank 12 1.04 s wait 100%"."""

@@ -471,7 +471,7 @@ def ask_for_signal(screen: ViewScreen, row: ProcessRow) -> None:
 def cuda_devices(variables: Mapping[str, str], gpus: Sequence[GpuNow]) -> tuple[str, ...] | None:
     """The GPU behind each index of a process's CUDA, by our labels; None where that is not certain.
 
-    CUDA counts fastest first unless it is told to count by PCI address, as NVML does: the same for equal GPUs only.
+    CUDA counts fastest first unless CUDA_DEVICE_ORDER says PCI_BUS_ID, as NVML does: the same for equal GPUs only.
     """
     wanted = variables.get("CUDA_VISIBLE_DEVICES")
     whole = [gpu.facts for gpu in gpus if gpu.facts.mig_parent is None]

@@ -53,7 +53,7 @@ def timeline_series(view: View, detail: bool) -> list[Series]:
 
 
 MAP_FROM = 16
-"""From so many GPUs on each is one line of a map instead of two charts."""
+"""From this number of GPUs on, each is one line of a map instead of two charts."""
 
 
 def map_line(gpu: GpuNow, trace: Trace, width: int, look: Look) -> Line:
