@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from gpuwatch import foreign
+
 TICKS = os.sysconf("SC_CLK_TCK")
 
 _V2_MOUNTS = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -36,6 +38,8 @@ class RecordedHost:
     """A /proc and a /sys/fs/cgroup under one folder."""
 
     def __init__(self, folder: Path) -> None:
+        # A loaded machine may have been slow to read a process of another test, which had the same number.
+        foreign._resting.clear()
         self.proc = folder / "proc"
         self.cgroup = folder / "cgroup"
         self.proc.mkdir()
