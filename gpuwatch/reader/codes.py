@@ -1,7 +1,7 @@
 """Code objects of the target, read once and kept: their names, files and line tables do not change.
 
-A code object can end and another take its address (functions made at run time, notebooks, torch.compile), so what is
-kept is compared with the target now and then. Which line an instruction belongs to is written in the three formats of
+A code object can end and another take its address (modules once they are imported, functions made at run time,
+torch.compile), so what is kept is compared with the target now and then, and when it returns to a stack. Which line an instruction belongs to is written in the three formats of
 3.8 to 3.15.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gpuwatch.reader.layout import BYTES_DATA, OBJECT_SIZE, OBJECT_TYPE, TEXT_ENCODINGS, TEXT_HEAD, TYPE_NAME, Layout
@@ -71,8 +71,9 @@ class Codes:
         self._memory = memory
         self._layout = layout
         self._known: dict[int, KnownCode] = {}
+        self._unverified: dict[int, KnownCode] = {}  # not on a stack at the last comparison: compared before it is used
         self._kept_bytes = 0
-        self._inherited: Mapping[int, KnownCode] = {} if relative is None else relative.known
+        self._relative = relative
         self._code_type: int | None = None if relative is None else relative._code_type
         names = [layout.code_file, layout.code_name, layout.code_line_table]
         if layout.code_qualified_name is not None:
@@ -81,7 +82,7 @@ class Codes:
 
     @property
     def known(self) -> dict[int, KnownCode]:
-        """What is kept, by address; for lookups only."""
+        """What was compared lately, by address; for lookups only."""
         return self._known
 
     def load(self, address: int) -> KnownCode:
@@ -95,12 +96,13 @@ class Codes:
         if known is not None:
             return known
         try:
-            known = self._inherit(address) or self._read(address)
+            known = self._verified(address) or self._read(address)
         except (UnreadableAddressError, struct.error):
             raise NoCodeError(hex(address)) from None
         self._kept_bytes += known.size
-        if len(self._known) >= MAX_KEPT or self._kept_bytes > _MAX_KEPT_BYTES:
+        if len(self._known) + len(self._unverified) >= MAX_KEPT or self._kept_bytes > _MAX_KEPT_BYTES:
             self._known.clear()
+            self._unverified.clear()
             self._kept_bytes = known.size
         self._known[address] = known
         return known
@@ -108,27 +110,31 @@ class Codes:
     def forget_replaced(self, addresses: Iterable[int]) -> bool:
         """Forgets those that are another code object now, or none any more; says whether there were any.
 
+        All others are compared when they are asked for again: to compare them all now would take a call for each.
+
         Raises:
             CannotReadError: The process is gone.
         """
-        kept = [address for address in addresses if address in self._known]
+        kept = {address: self._known.pop(address) for address in addresses if address in self._known}
+        self._unverified |= self._known
+        self._known.clear()
         try:
             heads = self._memory.read_many([(address + OBJECT_TYPE, self._head_size) for address in kept])
         except UnreadableAddressError:
-            for address in kept:
-                del self._known[address]
-            return True
-        replaced = [
-            address
-            for address, head in zip(kept, heads, strict=True)
-            if self._known[address].fingerprint != self._fingerprint(head)
-        ]
-        for address in replaced:
-            del self._known[address]
-        return bool(replaced)
+            heads = []
+        for (address, known), head in zip(kept.items(), heads, strict=False):
+            if known.fingerprint == self._fingerprint(head):
+                self._known[address] = known
+        self._kept_bytes -= sum(known.size for address, known in kept.items() if address not in self._known)
+        return len(self._known) < len(kept)
 
-    def _inherit(self, address: int) -> KnownCode | None:
-        known = self._inherited.get(address)
+    def _verified(self, address: int) -> KnownCode | None:
+        """What was known of this code object, or is of the relative's, if it still is the same."""
+        known = self._unverified.pop(address, None)
+        if known is not None:
+            self._kept_bytes -= known.size
+        elif self._relative is not None:
+            known = self._relative.known.get(address) or self._relative._unverified.get(address)
         if known is None:
             return None
         head = self._memory.read(address + OBJECT_TYPE, self._head_size)

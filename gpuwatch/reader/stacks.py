@@ -277,9 +277,10 @@ class ThreadReader:
             try:
                 plan = self._plan or self._new_plan()
                 raw, end = self._sample_once(plan, moving=number >= STRICT_TRIES and not self._layout.heap_frames)
-                if recheck and self._codes.forget_replaced({code for _, code, _, _ in raw}):
-                    self._frames.clear()
-                    self._last = None
+                if recheck:
+                    kept = {} if self._codes.forget_replaced({code for _, code, _, _ in raw}) else self._frames
+                    self._frames = {address: kept[address] for address, _, _, _ in raw if address in kept}
+                    self._last = self._last if kept else None
                 recheck = False
                 if self._last is not None and self._last[0] == raw:
                     return self._last[1]

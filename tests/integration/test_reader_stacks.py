@@ -320,6 +320,45 @@ def test_a_process_that_only_runs_the_same_program_is_searched(searches: list[in
         second.close()
 
 
+REPLACING = """
+import sys
+def made(name):
+    inside = {}
+    exec(f"def {name}():\\n    sys.stdin.readline()", {"sys": sys}, inside)
+    return inside[name]
+def follower(address):
+    others = []
+    while id((function := made("second")).__code__) != address:
+        others.append(function)
+    return function
+first = made("first")
+address = id(first.__code__)
+print(flush=True); first()
+del first
+second = follower(address)
+print(flush=True); sys.stdin.readline()
+print(flush=True); second()
+"""
+
+
+@pytest.mark.parametrize("python", each())
+def test_a_code_that_took_the_place_of_an_ended_one_is_named_when_it_is_first_seen(python: Python) -> None:
+    with running([*python.command, "-c", REPLACING]) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        interpreter = None
+        for name, samples in (("first", 1), ("<module>", RECHECK_EVERY), ("second", 1)):
+            process.stdout.readline()
+            until_standing(process.pid)
+            interpreter = interpreter or attach(process.pid)
+            stacks = [interpreter.main_stack() for _ in range(samples)]
+            assert {stack.frames[0].code.name for stack in stacks if stack is not None} == {name}
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert interpreter is not None
+        interpreter.close()
+
+
 SEEN = 500
 
 
