@@ -1,8 +1,8 @@
 """Code objects of the target, read once and kept: their names, files and line tables do not change.
 
 A code object can end and another take its address (modules once they are imported, functions made at run time,
-torch.compile), so what is kept is compared with the target now and then, and when it returns to a stack. Which line an instruction belongs to is written in the three formats of
-3.8 to 3.15.
+torch.compile), so what is kept is compared with the target now and then, and when it returns to a stack. Which line an
+instruction belongs to is written in the three formats of 3.8 to 3.15.
 """
 
 from __future__ import annotations
