@@ -320,45 +320,6 @@ def test_a_process_that_only_runs_the_same_program_is_searched(searches: list[in
         second.close()
 
 
-REPLACING = """
-import sys
-def made(name):
-    inside = {}
-    exec(f"def {name}():\\n    sys.stdin.readline()", {"sys": sys}, inside)
-    return inside[name]
-def follower(address):
-    others = []
-    while id((function := made("second")).__code__) != address:
-        others.append(function)
-    return function
-first = made("first")
-address = id(first.__code__)
-print(flush=True); first()
-del first
-second = follower(address)
-print(flush=True); sys.stdin.readline()
-print(flush=True); second()
-"""
-
-
-@pytest.mark.parametrize("python", each())
-def test_a_code_that_took_the_place_of_an_ended_one_is_named_when_it_is_first_seen(python: Python) -> None:
-    with running([*python.command, "-c", REPLACING]) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        interpreter = None
-        for name, samples in (("first", 1), ("<module>", RECHECK_EVERY), ("second", 1)):
-            process.stdout.readline()
-            until_standing(process.pid)
-            interpreter = interpreter or attach(process.pid)
-            stacks = [interpreter.main_stack() for _ in range(samples)]
-            assert {stack.frames[0].code.name for stack in stacks if stack is not None} == {name}
-            process.stdin.write("\n")
-            process.stdin.flush()
-        assert interpreter is not None
-        interpreter.close()
-
-
 SEEN = 500
 
 
@@ -475,10 +436,7 @@ def test_pid_given_to_another_process_is_refused() -> None:
         assert refused.value.reason is Reason.GONE
 
 
-@pytest.mark.parametrize("python", each())
-def test_code_that_takes_the_address_of_another_is_noticed(python: Python) -> None:
-    """Functions made and dropped in turn share an address; what is kept of the first must not name the next."""
-    text = """
+REPLACING = """
 import gc, sys
 def make(number):
     names = {"stand": stand}
@@ -490,24 +448,39 @@ def stand():
 for number in range(100, 140):
     make(number)()
     gc.collect()
+    if sys.argv[1] == "apart":
+        stand()
 """
-    with running([*python.command, "-c", text]) as process:
+
+
+@pytest.mark.parametrize(("order", "samples"), [("in a row", RECHECK_EVERY), ("apart", 1)])
+@pytest.mark.parametrize("python", each())
+def test_code_that_takes_the_address_of_another_is_noticed(python: Python, order: str, samples: int) -> None:
+    """Functions made and dropped in turn share an address; what is kept of the first must not name the next.
+
+    In a row, it may do so until the next comparison; never where the first had ended before the last one.
+    """
+    with running([*python.command, "-c", REPLACING, order]) as process:
         assert process.stdout is not None
         assert process.stdin is not None
-        process.stdout.readline()
-        interpreter = attach(process.pid)
+        interpreter = None
         addresses = []
         for number in range(100, 140):
-            until_standing(process.pid)
-            for _ in range(RECHECK_EVERY):
-                stack = interpreter.main_stack()
-                assert stack is not None
-            made = stack.frames[1]
-            assert (made.code.name, made.code.file, made.line) == (f"made_{number}", f"<made {number}>", number + 2)
-            addresses.append(made.code.address)
-            process.stdin.write("\n")
-            process.stdin.flush()
-            process.stdout.readline()
+            for is_made in (True, False) if order == "apart" else (True,):
+                process.stdout.readline()
+                until_standing(process.pid)
+                interpreter = interpreter or attach(process.pid)
+                for _ in range(samples if is_made else RECHECK_EVERY):
+                    stack = interpreter.main_stack()
+                    assert stack is not None
+                if is_made:
+                    made = stack.frames[1]
+                    found = made.code.name, made.code.file, made.line
+                    assert found == (f"made_{number}", f"<made {number}>", number + 2)
+                    addresses.append(made.code.address)
+                process.stdin.write("\n")
+                process.stdin.flush()
+        assert interpreter is not None
         interpreter.close()
     assert len(set(addresses)) < len(addresses)
 
