@@ -62,9 +62,10 @@ examples:
   gpuwatch tune batch-size --memory 8G --seconds 10 -- python train.py --batch-size {}
 
 It tries what the findings of a first run advise and the hook can set: num_workers, prefetch_factor,
-persistent_workers, pin_memory, in_order, non_blocking, tf32, cudnn_benchmark, compile. It never changes what
-is trained: batch size, learning rate and precision stay yours. `tune batch-size` searches for the smallest batch size
-that is as fast as any that fits into memory; what it changes for the optimization, it says.
+persistent_workers, pin_memory, in_order, non_blocking, tf32, cudnn_benchmark, compile; and the thread counts of
+libraries, by variables such as OMP_NUM_THREADS. It never changes what is trained: batch size, learning rate and
+precision stay yours. `tune batch-size` searches for the smallest batch size that is as fast as any that fits into
+memory; what it changes for the optimization, it says.
 
 exit codes: 0 done, also with nothing to gain; 2 nothing could be measured; 130 interrupted, with what is known so far.
 """

@@ -213,17 +213,20 @@ class Fix:
     value: float | int | str | None = None
     edit: Edit | None = None
     also: tuple[Edit, ...] = ()  # what belongs to the same change, at other places
+    environment: tuple[tuple[str, str], ...] = ()  # variables to start the program with, where that is the change
     can_be_tried: bool = True  # not what speeds up an evaluation: a trial measures training alone
 
     @property
     def trial_settings(self) -> dict[str, str] | None:
-        """What `gpuwatch trial` sets to the same effect: {"num_workers": "3", "pin_memory": "true"}.
+        """What `gpuwatch trial` sets to the same effect: {"num_workers": "3", "env.OMP_NUM_THREADS": "1"}.
 
         None where the hook cannot make the change, or a trial does not measure what it brings.
         """
-        if self.edit is None or not self.can_be_tried:
+        if not self.can_be_tried:
             return None
-        found: dict[str, str] = {}
+        found = {f"env.{name}": value for name, value in self.environment}
+        if self.edit is None:
+            return found or None
         for edit in (self.edit, *self.also):
             settings = _settings_tried(edit)
             if settings is None:

@@ -179,6 +179,7 @@ def wishes_of(findings: Iterable[Finding]) -> tuple[list[Wish], list[str]]:
                 present=present.get(name),
             )
             for name, value in (fix.trial_settings or {}).items()
+            if "." not in name  # variables of the environment are set where the program is launched
         ]
         for edit in edits:
             if isinstance(edit, IntervalEdit) and edit.what != "log" and (edit.times or 0) > 1:

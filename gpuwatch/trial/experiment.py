@@ -191,6 +191,9 @@ def already_so(arm: Arm, probe: RunResult, command: Sequence[str], environment: 
 
 def _missing(change: Change, run: RunResult) -> str | None:
     facts = run.facts
+    if change.name == "env.OMP_NUM_THREADS" and facts is not None and facts.torch_threads is not None:
+        is_so = str(facts.torch_threads) == change.value
+        return None if is_so else f"the program sets torch to {facts.torch_threads} threads itself"
     if facts is None or change.name == PLACEHOLDER or change.name.startswith(("env.", "arg.")):
         return None  # given to every process that starts: whether it respects them is its own affair
     if change.name in LOADER | {BATCH_SIZE}:

@@ -115,6 +115,7 @@ class TestThreadOversubscription:
         assert fix is not None and fix.edit is None
         assert fix.code == "OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python train.py"
         assert "OpenBLAS is loaded" in fix.text
+        assert fix.trial_settings == {f"env.{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
 
     def test_a_training_on_the_cpu_keeps_its_own_threads(self) -> None:
         fix = drafted("thread-oversubscription", self.crowd(libraries=("openblas",), device="cpu")).fix

@@ -125,6 +125,8 @@ def test_the_users_wish_ends_it_with_what_is_known() -> None:
         ("tf32=true", facts(device="cuda"), "the program sets it to another value"),
         ("non_blocking=true", facts(device="cuda"), "no copy of pinned memory"),
         ("env.OMP_NUM_THREADS=1", facts(), None),
+        ("env.OMP_NUM_THREADS=1", replace(facts(), torch_threads=1), None),
+        ("env.OMP_NUM_THREADS=1", replace(facts(), torch_threads=4), "the program sets torch to 4 threads itself"),
         ("num_workers=2", seen_with(arms_of(["num_workers=2"])[1]), None),
     ],
 )

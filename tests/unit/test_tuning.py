@@ -91,6 +91,11 @@ class TestWhatIsTried:
     def test_what_no_run_can_try_or_that_waits_for_another_is_left_out(self, one: Finding) -> None:
         assert advised([one], only_loader=False) == ()
 
+    def test_thread_counts_are_tried_as_variables_that_the_program_is_started_with(self) -> None:
+        crowd = finding("crowd", None, fix=Fix("one thread", environment=(("OPENBLAS_NUM_THREADS", "1"),)))
+        assert [each.label for each in advised([crowd], only_loader=False)] == ["env.OPENBLAS_NUM_THREADS=1"]
+        assert advised([crowd], only_loader=True) == ()
+
     def test_only_the_loader_leaves_everything_else_alone(self) -> None:
         found = [finding("tf32-off", TF32), finding("copies", TransferEdit("t.py", 3)), finding("zero", WORKERS)]
         assert [each.rule for each in advised(found, only_loader=True)] == ["zero"]

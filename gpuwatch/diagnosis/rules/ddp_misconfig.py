@@ -133,6 +133,7 @@ def _single_threads(case: RunCase, limits: Thresholds) -> Draft | None:
             text="Give each rank the threads it has cores for: torchrun sets OMP_NUM_THREADS=1 unless it is set",
             code=f"OMP_NUM_THREADS={count} torchrun --nproc_per_node={ranks} {shlex.join(rank.facts.command[1:])}",
             value=count,
+            environment=(("OMP_NUM_THREADS", str(count)),),
         ),
         hint="no promise: it depends on how well the operations divide among threads",
         verify="Samples per second up",

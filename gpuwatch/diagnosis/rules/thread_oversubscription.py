@@ -170,22 +170,23 @@ def _fix(rank: RankWindow, cores: float, workers: int) -> Fix:
     if statements is not None:
         text = f"Let each worker use {one}, by a worker_init_fn of the DataLoader{said}"
         return worker_init_fix(rank.train_loader, FUNCTION, statements, text, threads)
-    names: tuple[str, ...] = ("OMP_NUM", "MKL_NUM", "OPENBLAS_NUM")
+    names: tuple[str, ...] = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     if found[:1] == ("polars",):
-        names = ("POLARS_MAX", *names)
+        names = ("POLARS_MAX_THREADS", *names)
     elif rank.facts.device == "cpu" and found[:1] == ("openblas",):
-        names = ("OPENBLAS_NUM",)  # torch computes with the other two, and keeps its threads
+        names = ("OPENBLAS_NUM_THREADS",)  # torch computes with the other two, and keeps its threads
     elif rank.facts.device == "cpu":
         limit = (f"threadpoolctl.threadpool_limits({threads})",)
         text = f"Let each worker use {one}, by a worker_init_fn of the DataLoader: training keeps its own{said}"
         return worker_init_fix(rank.train_loader, FUNCTION, limit, text, threads)
-    variables = " ".join(f"{name}_THREADS={threads}" for name in names)
+    environment = tuple((name, str(threads)) for name in names)
     return Fix(
         text=f"Let each worker use {one}: set this where the script is started, libraries read it only once{said}",
-        code=f"{variables} {shlex.join(rank.facts.command)}",
+        code=f"{' '.join(map('='.join, environment))} {shlex.join(rank.facts.command)}",
         file=file,
         line=line,
         value=threads,
+        environment=environment,
     )
 
 
