@@ -172,6 +172,7 @@ def _parser() -> Parser:
     parser.add_argument("--json", action="store_true", help="with --once: as JSON, what is unknown as null")
     parser.set_defaults(command="dashboard", attach=None, inject=False, yes=False, **DEFAULTS)
     add_watching(parser)
+    add_alerts(parser)
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
     for name, line in COMMANDS.items():  # `run` is there for the help page: the entry point calls it first
         commands.add_parser(name, help=line, command=None if name == "run" else name)
@@ -200,6 +201,21 @@ def add_watching(parser: argparse.ArgumentParser) -> None:
         "--interval", type=_interval, metavar="S", default=argparse.SUPPRESS, help="seconds between polls (default 1)"
     )
     add_config(parser)
+
+
+def add_alerts(parser: argparse.ArgumentParser) -> None:
+    """The options. Suppressed defaults, so that they may stand before or after the command."""
+    group = parser.add_argument_group("alerts, for critical findings, hangs and the end of a run")
+    group.add_argument(
+        "--notify", action="store_true", default=argparse.SUPPRESS, help="ring the bell and show a desktop notification"
+    )
+    group.add_argument(
+        "--on-finding",
+        metavar="CMD",
+        default=argparse.SUPPRESS,
+        help="run this shell command, for 10 s at most; GPUWATCH_FINDING_RULE, _SEVERITY, _SENTENCE, _RUN, _PID and "
+        "_GPU are in its environment",
+    )
 
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,11 @@ def show(session: Session) -> int:
     if problem is None or is_splash_shown():
         label = session.monitor.snapshot().origin.label
         return run_dashboard(
-            session.monitor, narrowed_to=session.narrowed_to, origin_label=label, read_only=session.read_only
+            session.monitor,
+            narrowed_to=session.narrowed_to,
+            origin_label=label,
+            read_only=session.read_only,
+            notify=session.notify,
         )
     from gpuwatch.cli.watch import watch_session
 

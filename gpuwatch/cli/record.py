@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from gpuwatch.cli.arguments import add_simulate, add_watching, duration
+from gpuwatch.cli.arguments import add_alerts, add_simulate, add_watching, duration
 from gpuwatch.cli.output import ExitCode, GpuwatchError, say
 from gpuwatch.cli.run import environment_for, why_not_started
 from gpuwatch.cli.session import NothingSeen, Progress, Session, open_session, simulated_session
@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="largest size of the file, such as 500M: above it the oldest details are dropped, not the minute figures",
     )
     add_watching(parser)
+    add_alerts(parser)
     add_simulate(parser)
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuwatch.cli.arguments import ANY_PROCESS, unknown
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
+    from gpuwatch.cli.alerts import OnFinding
     from gpuwatch.sources.host.identify import ProcessIdentity
 
 _DEMO_PAST_SECONDS = 120.0
 _LEAD_SECONDS = 120.0
 """What a simulated report lets pass before it begins: a run that is warm, a hang that has lasted."""
+
+_QUIT_SECONDS = 0.5
+"""What a key that ends the dashboard may wait for a command of --on-finding, which then goes on by itself."""
 
 _PATIENCE_SECONDS = 10.0
 """A run links itself within a second of its start; a driver answers within two, or it does not."""
@@ -45,12 +50,16 @@ class Session:
     virtual: bool = False
     attached: ProcessIdentity | None = None
     read_only: bool = False  # the dashboard sends no signals to processes
+    notify: bool = False  # the terminal tells of critical findings and of the ends of runs
+    on_finding: OnFinding | None = None  # what runs a command at these
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.monitor.stop()
+        if self.on_finding is not None:
+            self.on_finding.finish()
 
     @property
     def narrowed_to(self) -> str | None:
@@ -74,12 +83,30 @@ class Session:
 
 
 def open_session(arguments: argparse.Namespace, nvml: TakeNvml | None = None) -> Session:
-    """The session that `--simulate`, `--attach` and `--interval` ask for.
+    """The session that `--simulate`, `--attach`, `--interval`, `--notify` and `--on-finding` ask for.
 
     Args:
         arguments: as parsed.
         nvml: as for `live_monitor`.
     """
+    session = _opened(arguments, nvml)
+    session.notify = getattr(arguments, "notify", False)
+    command = getattr(arguments, "on_finding", None)
+    if command is not None:
+        from gpuwatch.cli.alerts import OnFinding
+
+        on_problem = partial(session.monitor.note, "--on-finding")
+        patience = {"patience_seconds": _QUIT_SECONDS} if arguments.command == "dashboard" else {}
+        session.on_finding = OnFinding(command, on_problem, **patience)
+        session.monitor.subscribe(session.on_finding.take)
+    if session.notify and arguments.command != "dashboard":  # which has the terminal
+        from gpuwatch.cli.alerts import Notifier
+
+        session.monitor.subscribe(Notifier().take)
+    return session
+
+
+def _opened(arguments: argparse.Namespace, nvml: TakeNvml | None) -> Session:
     quiet_log()
     if arguments.simulate is not None:
         if arguments.attach is not None:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from gpuwatch.cli.arguments import add_simulate, add_watching, duration
+from gpuwatch.cli.arguments import add_alerts, add_simulate, add_watching, duration
 from gpuwatch.cli.output import ExitCode, say, write_stdout
 from gpuwatch.cli.session import NothingSeen, Session, open_session
 from gpuwatch.cli.signals import StopSignals
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "One line per second on stdout; findings go to stderr as they appear."
     parser.add_argument("--duration", type=duration, metavar="S", help="seconds to watch (default: until Ctrl-C)")
     add_watching(parser)
+    add_alerts(parser)
     add_simulate(parser)
 
 
@@ -235,7 +236,7 @@ def _runs(runs: Sequence[RunNow], now_ns: int) -> list[str]:
     more = len(living) - 1
     others = [f"+{more} run{'' if more == 1 else 's'}"] if more else []
     name = [f"{printable(run.title)} ({run.pid})"] if others else []
-    state = [] if run.state in ("training", "not hooked") else [run.state + _age(run, now_ns)]
+    state = [] if run.state in ("training", "not hooked") else [run.state_words + _age(run, now_ns)]
     return [*name, step, *_rate(run), wait, *visibility, *state, *others]
 
 

@@ -28,11 +28,13 @@ from gpuwatch.dashboard.panels.charts import History, Timeline
 from gpuwatch.dashboard.screens.base import ViewScreen, in_background
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.state import State, save
+from gpuwatch.dashboard.terminal import notification
 from gpuwatch.dashboard.themes import DEFAULT_THEME, Glyphs, Look, glyphs_for_terminal, look, textual_themes
 from gpuwatch.dashboard.view import FindingKey, View, Viewing, key_of
 from gpuwatch.dashboard.widgets import FilterChanged, FilterInput
 from gpuwatch.dashboard.words import fix_to_copy, is_starting, place_of, recorded_words
 from gpuwatch.diagnosis.finding import Finding
+from gpuwatch.monitor.alerts import Alerts
 from gpuwatch.monitor.recorder import default_name
 from gpuwatch.monitor.snapshot import RecordingNow, Snapshot
 
@@ -95,6 +97,9 @@ class DashboardApp(App[int]):
         origin_label: What the top bar says until the first snapshot does.
         clock: Monotonic seconds, to notice a monitor that has gone silent.
         glyphs: The signs to use; by default those that the terminal can show.
+        read_only: Whether it sends no signals to processes.
+        notify: Whether the terminal tells of critical findings and of the ends of runs.
+        state: What the user chose the last time; None where nothing is to be remembered.
     """
 
     CSS_PATH = "dashboard.tcss"
@@ -113,9 +118,11 @@ class DashboardApp(App[int]):
         clock: Callable[[], float] = time.monotonic,
         glyphs: Glyphs | None = None,
         read_only: bool = False,
+        notify: bool = False,
         state: State | None = None,
     ) -> None:
         self.read_only = read_only
+        self._alerts = Alerts() if notify else None
         self.remembered = state or State()
         self._remembers = state is not None
         self._themes: dict[str, Theme] = {}  # read for every line that Textual draws
@@ -197,6 +204,9 @@ class DashboardApp(App[int]):
         """Draws it now, or when the last frame is old enough."""
         self._announced = False
         self.viewing.take(self._newest)
+        if self._alerts is not None and self._newest is not None and self._driver is not None:
+            for alert in self._alerts.take(self._newest):
+                self._driver.write(notification(alert.subject, alert.sentence))
         wait = self._drawn_at + MIN_FRAME_SECONDS - self._clock()
         if wait <= 0.05:
             self.redraw()

@@ -42,6 +42,7 @@ def run_dashboard(
     origin_label: str = "LIVE",
     replays: bool = False,
     read_only: bool = False,
+    notify: bool = False,
     environ: Mapping[str, str] = os.environ,
     leave_now: Callable[[int], object] = os._exit,
 ) -> int:
@@ -55,6 +56,7 @@ def run_dashboard(
         origin_label: What the top bar says before the first snapshot: "LIVE", "SIMULATED starved".
         replays: Whether it plays a recording.
         read_only: Whether it sends no signals to processes.
+        notify: Whether the terminal tells of critical findings and of the ends of runs.
         environ: Asked for TERM.
         leave_now: Ends the process at once; a seam for tests.
 
@@ -78,7 +80,7 @@ def run_dashboard(
     starter = threading.Thread(target=monitor.start, name="gpuwatch-start", daemon=True)
     starter.start()
     try:
-        return asked.run(partial(_make_app, monitor, narrowed_to, origin_label, replays, read_only))
+        return asked.run(partial(_make_app, monitor, narrowed_to, origin_label, replays, read_only, notify))
     finally:
         hide_splash()
         _end_recording(monitor)
@@ -257,7 +259,12 @@ def _import_app() -> type[DashboardApp]:
 
 
 def _make_app(
-    monitor: Any, narrowed_to: str | None, origin_label: str, replays: bool, read_only: bool = False
+    monitor: Any,
+    narrowed_to: str | None,
+    origin_label: str,
+    replays: bool,
+    read_only: bool = False,
+    notify: bool = False,
 ) -> DashboardApp:
     _import_asyncio_without_ssl()
     app = _import_app()
@@ -267,4 +274,6 @@ def _make_app(
         from gpuwatch.dashboard.replay import ReplayApp
 
         return ReplayApp(monitor, narrowed_to=narrowed_to, origin_label=origin_label, state=load())
-    return app(monitor, narrowed_to=narrowed_to, origin_label=origin_label, read_only=read_only, state=load())
+    return app(
+        monitor, narrowed_to=narrowed_to, origin_label=origin_label, read_only=read_only, notify=notify, state=load()
+    )

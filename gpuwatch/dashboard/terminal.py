@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 
+from gpuwatch.text import printable
+
 GRACE_SECONDS = 2.0
 """How long an asked-for end may take before the process leaves without it: a stalled terminal blocks writes."""
 
@@ -44,6 +46,7 @@ MOST_COLUMNS, MOST_ROWS = 1000, 400
 _SHOW = "\x1b[?1049h\x1b[?25l\x1b[2J\x1b[H"
 _HIDE = "\x1b[?1049l\x1b[?25h"
 _RESET = "\x1b[0m"
+_BELL = "\a"
 
 # The default theme's accent, bar, text and background; see themes.py.
 _ACCENT, _BAR, _TEXT, _BACKGROUND = "108;182;255", "26;33;43", "215;222;232", "14;18;24"
@@ -73,6 +76,25 @@ def terminal_problem(
             f"{environ.get('TERM') or 'not set'}; set TERM, or use `gpuwatch watch`"
         )
     return None
+
+
+def notification(subject: str, sentence: str, environ: Mapping[str, str] = os.environ) -> str:
+    """What rings the bell and has a terminal show a desktop notification; terminals that know none ignore it.
+
+    OSC 777 is what VTE, foot and urxvt know, OSC 9 what the others do: some know both and would show two. tmux and
+    screen hand on only what is wrapped (tmux with `allow-passthrough on`).
+    """
+    term = environ.get("TERM", "")
+    if term in ("", "dumb", "linux"):
+        return _BELL
+    words = f"{printable(subject)}: {printable(sentence)}"
+    if "VTE_VERSION" in environ or term.startswith(("foot", "rxvt")):
+        asked = f"\x1b]777;notify;gpuwatch;{words.replace(';', ',')}\x1b\\"
+    else:
+        asked = f"\x1b]9;gpuwatch: {words}\x1b\\"
+    if "TMUX" in environ:
+        asked = "\x1bPtmux;{}\x1b\\".format(asked.replace("\x1b", "\x1b\x1b"))
+    return _BELL + asked
 
 
 class TerminalGuard:

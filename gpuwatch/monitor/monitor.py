@@ -64,6 +64,13 @@ class Guard:
         """One sentence for each part that fails now."""
         return tuple(self._notices.values())
 
+    def note(self, name: str, sentence: str | None) -> None:
+        """Has a sentence stay until another one, or None, takes its place."""
+        if sentence is None:
+            self._notices.pop(name, None)
+        else:
+            self._notices[name] = sentence
+
     @contextmanager
     def part(self, name: str, *, proves: bool = True) -> Iterator[None]:
         """Runs a block as one part of the watch.
@@ -382,6 +389,10 @@ class Monitor:
     def subscribe(self, callback: Subscriber) -> None:
         """Calls `callback` with each new snapshot, in the monitor's thread: it must hand it on and return."""
         self._subscribers.append(callback)
+
+    def note(self, name: str, sentence: str | None) -> None:
+        """Shows a sentence about a part of gpuwatch with every snapshot from now on; None takes it back."""
+        self._guard.note(name, sentence)
 
     def judge_with(self, engine: Judge) -> None:
         """Has other rules judge from now on."""

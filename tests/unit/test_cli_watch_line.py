@@ -69,7 +69,7 @@ def test_without_gpu_and_run() -> None:
 
 def test_run_that_waits_most_is_shown_and_the_others_counted() -> None:
     line = parts(runs=(run(1, wait_share=0.1), run(2, wait_share=0.5, state="silent"), run(3, state="ended")))
-    assert line[1:] == ["train.py (2)", "step 312 ms", "wait 50%", "silent, last step 60 s ago", "+1 run"]
+    assert line[1:] == ["train.py (2)", "step 312 ms", "wait 50%", "stalled, last step 60 s ago", "+1 run"]
 
 
 def test_run_outside_its_loop_says_since_when() -> None:
