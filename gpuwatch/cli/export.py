@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,7 @@ _FORMATS = {
     "parquet": "Apache Parquet (needs pyarrow)",
     "jsonl": "everything, one object per line",
     "chrome-trace": "for ui.perfetto.dev",
+    "tensorboard": "curves and findings for TensorBoard and `wandb sync` (needs tensorboardX); -o names the folder",
 }
 _DEFAULT_TABLE = "gpu"
 
@@ -63,6 +65,9 @@ def _export(arguments: argparse.Namespace, recording: Recording) -> None:
     if arguments.format in ("csv", "parquet"):
         _tables(arguments, recording, axis, start_ns, end_ns)
         return
+    if arguments.format == "tensorboard":
+        _tensorboard(Path(arguments.output), recording, axis, start_ns, end_ns)
+        return
     samples = samples_of(recording, start_ns, end_ns)
     if arguments.format == "jsonl":
         _write(json_lines(samples, axis), arguments.output)
@@ -82,7 +87,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise GpuwatchError(f"--table is for --csv and --parquet: --{arguments.format} holds everything")
     if arguments.table is not None and arguments.table not in TABLES:
         raise GpuwatchError(unknown("table", arguments.table, list(TABLES)))
-    if not in_tables and arguments.output not in (None, "-") and Path(arguments.output).is_dir():
+    if arguments.format == "tensorboard":
+        if arguments.output in (None, "-") or Path(arguments.output).is_file():
+            raise GpuwatchError("TensorBoard reads folders: give -o FOLDER, such as the training's own log folder")
+    elif not in_tables and arguments.output not in (None, "-") and Path(arguments.output).is_dir():
         raise GpuwatchError(f"-o {arguments.output} is a folder: give the name of a file in it")
     if arguments.format == "parquet" and arguments.output in (None, "-"):
         raise GpuwatchError(
@@ -113,6 +121,24 @@ def _tables(arguments: argparse.Namespace, recording: Recording, axis: Axis, sta
         say(f"gpuwatch: {len(tables.rows)} tables in {folder}: {counted or 'nothing was recorded'}")
     elif arguments.table is None:
         say(f"gpuwatch: wrote table {counted}; --table NAME writes another, -o FOLDER/ all: {', '.join(TABLES)}")
+
+
+def _tensorboard(folder: Path, recording: Recording, axis: Axis, start_ns: int, end_ns: int) -> None:
+    from gpuwatch.export.tensorboard import write_events
+    from gpuwatch.report.recorded import observe
+
+    seen = observe(recording, start_ns, end_ns, with_curves=True)
+    names = {gpu.facts.uuid: f"gpu{gpu.facts.label}" for gpu in seen.snapshot.gpus}
+    names |= {run.id: _in_a_tag(f"{run.title}-{run.pid}") for run in seen.snapshot.runs}
+    try:
+        count = write_events(folder, seen.curves, seen.snapshot.findings, axis, names)
+    except OSError as error:
+        raise GpuwatchError(f"{folder} cannot be written to ({error.strerror}): give another -o FOLDER") from error
+    say(f"gpuwatch: {grouped(count)} scalars in {folder}; choose the horizontal axis WALL in TensorBoard")
+
+
+def _in_a_tag(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)
 
 
 def _folder(arguments: argparse.Namespace) -> Path | None:

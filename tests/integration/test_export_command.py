@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import struct
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -155,6 +156,54 @@ def test_parquet_without_pyarrow_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert main(["export", str(hostile), "--parquet", "-o", str(tmp_path / "x.parquet")]) == 2
     assert "pip install 'gpuwatch[parquet]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def _scalars(folder: Path) -> tuple[dict[str, list[tuple[float, int, float]]], dict[str, str]]:
+    """What a folder of events holds: wall time, step and value by tag, and the texts."""
+    from tensorboardX.proto.event_pb2 import Event as Logged
+
+    (path,) = folder.glob("events.out.tfevents.*")
+    data, scalars, texts = path.read_bytes(), defaultdict(list), {}
+    while data:
+        (length,) = struct.unpack_from("<Q", data)
+        event = Logged.FromString(data[12 : 12 + length])
+        data = data[16 + length :]
+        for value in event.summary.value:
+            if value.HasField("tensor"):
+                texts[value.tag] = value.tensor.string_val[0].decode()
+            else:
+                scalars[value.tag].append((event.wall_time, event.step, value.simple_value))
+    return scalars, texts
+
+
+def test_tensorboard_gets_the_curves_and_findings_at_their_wall_times(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(recording), "--tensorboard", "-o", str(tmp_path / "logs")]) == 0
+    scalars, texts = _scalars(tmp_path / "logs")
+    with Recording(recording) as opened:
+        began, ended = opened.wall_time(opened.start_ns), opened.wall_time(opened.end_ns)
+        findings = {each.rule for each in opened.findings(opened.start_ns, opened.end_ns) if each.is_active}
+    utilization = scalars["gpuwatch/gpu0/utilization_percent"]
+    (share,) = (values for tag, values in scalars.items() if tag.endswith("/wait_share"))
+    assert all(0.0 <= value <= 1.0 for _, _, value in share)
+    assert 0.0 <= min(utilization)[2] < 50.0 < max(value for _, _, value in utilization) <= 100.0
+    assert all(began <= wall <= ended and 0 <= step <= 120 for wall, step, _ in utilization)
+    assert utilization == sorted(utilization)
+    assert {tag.split("/")[2] for tag in texts} <= findings and texts
+    count = sum(map(len, scalars.values()))
+    assert f"{count:,} scalars" in capsys.readouterr().err
+
+
+def test_tensorboard_needs_a_folder_and_its_library(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(recording), "--tensorboard"]) == 2
+    assert "give -o FOLDER" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    assert main(["export", str(recording), "--tensorboard", "-o", str(tmp_path / "logs")]) == 2
+    assert "pip install 'gpuwatch[tensorboard]'" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
