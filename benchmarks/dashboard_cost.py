@@ -136,7 +136,7 @@ class Screen:
 
 
 def first_frames(programs: list[Program], environ: dict[str, str], size: tuple[int, int], rounds: int) -> None:
-    """Starts each alone, by turns."""
+    """Starts each alone, alternating."""
     for _ in range(rounds):
         for program in programs:
             screen = Screen(program, environ, size)

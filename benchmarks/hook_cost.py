@@ -6,7 +6,7 @@ Two processes of one kind differ by as much as the hook costs, so each trainer i
 blocks, one with the hook's wrappers in torch and one without. Of a block the 5th percentile of the step times counts;
 the flushes, of which a block of 150 steps has two or three, are timed on their own and shared out among the steps. Of
 the pairs the median counts. "without, again" are pairs without the wrappers in either block: what this way of measuring
-takes for a difference where there is none. A round starts the trainers anew; within a round they take turns, pair by
+takes for a difference where there is none. A round restarts the trainers; within a round they take turns, pair by
 pair. TraceML, where `traceml-ai` is installed, is a trainer of its own and compared with the plain one.
 """
 

@@ -12,6 +12,7 @@ equally exact, `ignore` wins.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import stat
@@ -268,7 +269,7 @@ def parsed(data: bytes, path: Path) -> dict[str, Any]:
     return found
 
 
-KEYS = ("select", "ignore", "interval", "fail-on", "read-only", "rules")
+KEYS = ("select", "ignore", "interval", "fail-on", "read-only", "price-per-kwh", "rules")
 INTERVAL_SECONDS = (0.1, 60.0)
 """Faster than 10 Hz a poll holds the driver's lock too often: 25 ms polls of one program held it 10 s of every 15."""
 FAIL_ON = ("warning", "critical")
@@ -301,6 +302,12 @@ class Config:
     def read_only(self) -> bool:
         """Whether the dashboard sends no signals to processes."""
         return bool(self._value("read-only"))
+
+    @property
+    def price_per_kwh(self) -> float | None:
+        """The price of a kilowatt-hour in the user's currency, where a file says."""
+        value: float | None = self._value("price-per-kwh")
+        return value
 
     def _value(self, key: str) -> Any:
         return self.plain[key].value if key in self.plain else None
@@ -397,12 +404,19 @@ def _yes_or_no(value: Any, where: str) -> bool:
     return value
 
 
+def _price(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ConfigError(f"{where} is not a price per kilowatt-hour, such as 0.30")
+    return float(value)
+
+
 _CHECKS = {
     "select": _words,
     "ignore": _words,
     "interval": _interval,
     "fail-on": _fail_on,
     "read-only": _yes_or_no,
+    "price-per-kwh": _price,
 }
 
 

@@ -180,7 +180,7 @@ CATALOGUE: tuple[Item, ...] = (
     ),
     Case(
         id="G10",
-        title="20-batch epochs, workers start anew",
+        title="20-batch epochs, workers are restarted",
         script="short_epochs.py",
         must=frozenset({"epoch-start-stall"}),
         may=_STARVED,
@@ -260,7 +260,7 @@ CATALOGUE: tuple[Item, ...] = (
     ),
     Case(
         id="G17",
-        title="compiled anew for each length",
+        title="compiled again for each length",
         script="recompiling.py",
         must=frozenset({"recompile-storm"}),
         may=_LOW | {"launch-bound", "gc-stall"},

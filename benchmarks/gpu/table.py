@@ -31,7 +31,7 @@ class Table:
         self._known = {row.id: row for row in _read(folder / "table.json")}
 
     def add(self, row: Row) -> None:
-        """Prints the row and writes the files anew: a run that is killed loses none."""
+        """Prints the row and writes the files again: a run that is killed loses none."""
         self.rows.append(row)
         if row.verdict != "not run" or row.id not in self._known:
             self._known[row.id] = row

@@ -69,6 +69,8 @@ def apply_config(arguments: argparse.Namespace) -> None:
         arguments.interval = found.interval_seconds
     if arguments.command == "report" and arguments.fail_on is None:
         arguments.fail_on = found.fail_on
+    if arguments.command == "report" and arguments.price_per_kwh is None:
+        arguments.price_per_kwh = found.price_per_kwh
     if found.read_only:
         arguments.read_only = True
     arguments.config = found

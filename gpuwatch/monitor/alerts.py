@@ -1,4 +1,4 @@
-"""What is worth telling somebody who does not look at the screen: critical findings, hangs, and the ends of runs."""
+"""Alerts for somebody who does not look at the screen: critical findings, hangs, and the ends of runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gpuwatch.diagnosis.finding import Severity
 from gpuwatch.monitor.snapshot import RunNow, Snapshot
 
 HANGS = frozenset({"step-stalled", "collective-hang"})
-"""Rules whose findings are told whatever their severity: nobody waits for the screen of a run that makes no steps."""
+"""Rules whose findings are alerts whatever their severity: a run that makes no steps costs the same at night."""
 RUN_ENDED = "run-ended"
 _ENDS = {"killed": "was killed", "lost": "is gone: its link ended without a word"}
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One thing to tell. `rule` is "run-ended" for the end of a run, else that of the finding."""
+    """One alert. `rule` is "run-ended" for the end of a run, else that of the finding."""
 
     rule: str
     severity: Literal["critical", "warning", "hint", "info"]
@@ -37,12 +37,12 @@ class Alert:
 class Alerts:
     """Takes each snapshot, and gives what is new in it.
 
-    A finding is told once for as long as it lasts, and again when it has been over. Runs that had ended before the
-    first snapshot are not told.
+    A finding is one alert for as long as it lasts, and another when it comes back. Runs that had ended before the
+    first snapshot are none.
     """
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, str | None, str | None]] = set()
+        self._alerted: set[tuple[str, str | None, str | None]] = set()
         self._living: set[str] = set()
 
     def take(self, snapshot: Snapshot) -> list[Alert]:
@@ -50,14 +50,14 @@ class Alerts:
         runs = {run.id: run for run in snapshot.runs}
         gpus = {gpu.facts.uuid: gpu.facts.label for gpu in snapshot.gpus}
         found: list[Alert] = []
-        self._told &= {(each.rule, each.run, each.gpu) for each in snapshot.findings}
+        self._alerted &= {(each.rule, each.run, each.gpu) for each in snapshot.findings}
         for each in snapshot.findings:
             key = (each.rule, each.run, each.gpu)
             is_urgent = each.severity is Severity.CRITICAL or each.rule in HANGS
             run = runs.get(each.run or "")
-            if not is_urgent or each.behind is not None or key in self._told or (run and run.state == "ended"):
+            if not is_urgent or each.behind is not None or key in self._alerted or (run and run.state == "ended"):
                 continue
-            self._told.add(key)
+            self._alerted.add(key)
             found.append(
                 Alert(
                     each.rule,

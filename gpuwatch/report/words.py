@@ -29,7 +29,7 @@ PHASE_WORDS = {
     "sync": "waits for the device (.item() and the like)",
     "copy": "copies to the device",
     "eval": "evaluation",
-    "save": "saving",
+    "save": "checkpointing",
     "log": "logging",
     "compile": "compiling",
     "other": "other Python",

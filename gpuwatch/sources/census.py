@@ -418,7 +418,7 @@ class _Judge:
         parts = ["runs with gpuwatch's hook"] if hooked else []
         if gpus:
             using = f" with {process.library.name}" if process.library else ""
-            parts.append(f"computes on {_many(len(gpus), 'GPU')}{using}")
+            parts.append(f"holds memory on {_many(len(gpus), 'GPU')}{using}")
         if workers:
             parts.append(f"has {_many(workers, 'DataLoader worker')}")
         if pid in self._by_threads and not parts:

@@ -69,11 +69,14 @@ def test_somebody_elses_broken_file_is_passed_over(project: Path, environ: dict[
 
 def test_the_project_wins_over_the_user_key_by_key(project: Path, environ: dict[str, str]) -> None:
     of_user(
-        environ, 'interval = 5\nread-only = true\nfail-on = "critical"\n[rules.data-starvation]\nclear-share = 0.04'
+        environ,
+        'interval = 5\nread-only = true\nprice-per-kwh = 0.3\nfail-on = "critical"\n'
+        "[rules.data-starvation]\nclear-share = 0.04",
     )
     pyproject(project, "[tool.gpuwatch]\ninterval = 2\n[tool.gpuwatch.rules.data-starvation]\nfire-share = 0.05")
     found = load(folder=project, environ=environ)
     assert (found.interval_seconds, found.fail_on, found.read_only) == (2.0, "critical", True)
+    assert found.price_per_kwh == 0.3
     limits = found.settings.thresholds["data-starvation"]
     assert (limits.fire_share, limits.clear_share) == (0.05, 0.04)
 
@@ -146,6 +149,7 @@ def test_keys_may_be_written_with_underscores(project: Path) -> None:
         ("[tool.gpuwatch]\ninterval = 0.01", ["interval = 0.01", "out of range", "between 0.1 and 60"]),
         ("[tool.gpuwatch]\ninterval = true", ["interval = true", "not a number"]),
         ("[tool.gpuwatch]\nfail-on = 'warnings'", ["did you mean 'warning'?", "'warning' or 'critical'"]),
+        ("[tool.gpuwatch]\nprice-per-kwh = -1", ["price-per-kwh = -1", "not a price per kilowatt-hour"]),
         ("[tool.gpuwatch]\nread-only = 'yes'", ['read-only = "yes"', "neither true nor false"]),
         ("[tool.gpuwatch]\nfail-on = 3", ["fail-on = 3", "'warning' or 'critical'"]),
         ("[tool.gpuwatch]\nfail-on = 'warning'\nfail_on = 'critical'", ["fail_on", "given twice"]),

@@ -1,4 +1,4 @@
-"""What is told to somebody who does not look at the screen, and how."""
+"""Alerts for somebody who does not look at the screen, and how they reach them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def ended(snapshot: Snapshot, how: str) -> Snapshot:
     return replace(snapshot, findings=(), runs=(replace(snapshot.runs[0], state="ended", ended=how),))
 
 
-class TestWhatIsTold:
-    def test_a_critical_finding_is_told_once_while_it_lasts_and_again_when_it_was_over(self) -> None:
+class TestWhatIsAnAlert:
+    def test_a_critical_finding_is_one_alert_while_it_lasts_and_another_when_it_comes_back(self) -> None:
         alerts, critical = Alerts(), with_severity(Severity.CRITICAL)
         (alert,) = alerts.take(critical)
         assert alert.sentence == critical.findings[0].summary
@@ -37,17 +37,17 @@ class TestWhatIsTold:
         assert alerts.take(replace(critical, findings=())) == []
         assert len(alerts.take(critical)) == 1
 
-    def test_a_warning_is_told_when_it_becomes_critical(self) -> None:
+    def test_a_warning_is_an_alert_when_it_becomes_critical(self) -> None:
         alerts = Alerts()
         assert alerts.take(with_severity(Severity.WARNING)) == []
         assert len(alerts.take(with_severity(Severity.CRITICAL))) == 1
 
     @pytest.mark.parametrize("rule", ["step-stalled", "collective-hang"])
-    def test_a_hang_is_told_whatever_its_severity(self, rule: str) -> None:
+    def test_a_hang_is_an_alert_whatever_its_severity(self, rule: str) -> None:
         (alert,) = Alerts().take(with_severity(Severity.INFO, rule=rule))
         assert alert.rule == rule
 
-    def test_what_follows_from_another_finding_is_not_told(self) -> None:
+    def test_what_follows_from_another_finding_is_none(self) -> None:
         assert Alerts().take(with_severity(Severity.CRITICAL, behind="step-stalled")) == []
 
     @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ class TestWhatIsTold:
             ("lost", "warning", "is gone"),
         ],
     )
-    def test_the_end_of_a_run_that_was_seen_alive_is_told_once(self, how: str, severity: str, words: str) -> None:
+    def test_the_end_of_a_run_that_was_seen_alive_is_one_alert(self, how: str, severity: str, words: str) -> None:
         alerts, living = Alerts(), replace(situations.starved(), findings=())
         over = ended(living, how)
         assert alerts.take(over) == []

@@ -195,10 +195,10 @@ def test_root_sees_everybodys(host: RecordedTrainers, clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("library", "why"),
     [
-        ("/opt/jaxlib/xla_extension.so", "computes on 2 GPUs with JAX"),
-        ("/opt/tensorflow/libtensorflow_framework.so.2", "computes on 2 GPUs with TensorFlow"),
-        (f"{TORCH}/lib/libtorch_cpu.so", "computes on 2 GPUs with torch"),
-        ("/opt/lib/other.so", "computes on 2 GPUs"),
+        ("/opt/jaxlib/xla_extension.so", "holds memory on 2 GPUs with JAX"),
+        ("/opt/tensorflow/libtensorflow_framework.so.2", "holds memory on 2 GPUs with TensorFlow"),
+        (f"{TORCH}/lib/libtorch_cpu.so", "holds memory on 2 GPUs with torch"),
+        ("/opt/lib/other.so", "holds memory on 2 GPUs"),
     ],
 )
 def test_python_on_a_gpu_trains_whatever_its_framework(
@@ -209,7 +209,7 @@ def test_python_on_a_gpu_trains_whatever_its_framework(
     found = Watch(host, clock, gpu_processes=lambda: {100: ("GPU-a", "GPU-b")}).after(0)
     assert found[100].why == why
     assert found[100].gpu_uuids == ("GPU-a", "GPU-b")
-    assert (101 in found) == (why == "computes on 2 GPUs with torch")
+    assert (101 in found) == (why == "holds memory on 2 GPUs with torch")
 
 
 def test_program_on_a_gpu_that_is_no_python_is_left_out(host: RecordedTrainers, clock: Clock) -> None:

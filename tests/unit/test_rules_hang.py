@@ -186,7 +186,7 @@ class TestPhasesInWhichNothingMoves:
 
     @pytest.mark.parametrize(
         ("kind", "stands_in", "doing"),
-        [("eval", "eval", "evaluating"), ("checkpoint", "save", "saving"), ("compile", "compile", "compiling")],
+        [("eval", "eval", "evaluating"), ("checkpoint", "save", "checkpointing"), ("compile", "compile", "compiling")],
     )
     def test_after_five_minutes_it_is_a_stall(self, kind, stands_in, doing):
         found = self.draft(kind, stands_in=stands_in)

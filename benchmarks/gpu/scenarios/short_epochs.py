@@ -1,4 +1,4 @@
-"""Epochs of twenty batches, whose workers start anew each time."""
+"""Epochs of twenty batches, whose workers are restarted each time."""
 
 import time
 

@@ -23,7 +23,7 @@ MOST_NAMED = 8
 PHASE_SECONDS = 300.0
 """An evaluation, a save or a compilation in which nothing has moved for so long is no longer one."""
 UNSEEN_SECONDS = 900.0
-PHASE_WORDS = {"eval": "evaluating", "checkpoint": "saving", "compile": "compiling"}
+PHASE_WORDS = {"eval": "evaluating", "checkpoint": "checkpointing", "compile": "compiling"}
 PHASES_OF_STACKS = frozenset({"eval", "save", "compile"})
 """The same phases, as samples of stacks name them."""
 IN_THE_LOOP = frozenset({"wait", "forward", "backward", "optimizer", "sync", "copy"})

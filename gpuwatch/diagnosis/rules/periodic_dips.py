@@ -55,7 +55,7 @@ SAID = {
     "gc": "garbage collection",
     "user": "a phase that the script marks",
     "eval": "evaluation",
-    "checkpoint": "saving",
+    "checkpoint": "checkpointing",
     "compile": "compiling",
     "warmup": "warming up",
     "stopped": "a stop by a signal",
