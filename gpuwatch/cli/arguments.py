@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import chain
@@ -28,7 +29,8 @@ COMMANDS = {
     "record": "record a session into a file: gpuwatch record -- python train.py",
     "replay": "play a recording in the dashboard",
     "compare": "compare recordings from before and after a change",
-    "export": "write a recording as CSV, Parquet, JSON lines or a trace for Perfetto",
+    "export": "write a recording as CSV, Parquet, JSON lines, a trace for Perfetto, or for TensorBoard",
+    "completion": "what your shell needs to complete all this",
 }
 """Each command with its line in `gpuwatch --help`. Its arguments and its run are in the module of its name."""
 
@@ -67,6 +69,13 @@ class Parser(argparse.ArgumentParser):
             self.set_defaults(command=name)
             import_module(f"gpuwatch.cli.{name}").add_arguments(self)
 
+    def complete_all(self) -> None:
+        """The same for each of its commands."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    parser.complete()
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses what it knows, with the arguments of its command."""
         self.complete()
@@ -97,8 +106,7 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action, argparse._SubParsersAction)
             for name, parser in action.choices.items()
         }
-        for parser in commands.values():
-            parser.complete()
+        self.complete_all()
         options = {name: parser._option_string_actions for name, parser in commands.items()}
         having = [f"`{self.prog} {name}`" for name, known in options.items() if option in known]
         if having:
@@ -121,6 +129,10 @@ def unknown(what: str, value: str, known: Sequence[str]) -> str:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments of every command but `run`, whose command line belongs to the program that it starts."""
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what could come next
+        from gpuwatch.cli.completion import answer
+
+        answer(_parser())
     own, command_line = _cut(argv)
     if own[:1] == ["help"]:
         own = [*own[1:2], "--help"]
@@ -220,7 +232,20 @@ def add_alerts(parser: argparse.ArgumentParser) -> None:
 
 def add_simulate(parser: argparse.ArgumentParser) -> None:
     """The option of a simulated machine."""
-    parser.add_argument("--simulate", metavar="SCENARIO", help="watch a simulated machine instead of this one")
+    option = parser.add_argument("--simulate", metavar="SCENARIO", help="watch a simulated machine instead of this one")
+    completed_from(option, scenarios)
+
+
+def scenarios() -> list[str]:
+    """The names of the simulated machines."""
+    from gpuwatch.sources.simulator.scenarios import SCENARIOS
+
+    return list(SCENARIOS)
+
+
+def completed_from(argument: argparse.Action, words: Callable[[], Sequence[str]]) -> None:
+    """Has shells complete an argument from these words, which are made when one asks."""
+    argument.completer = lambda **_: words()  # type: ignore[attr-defined]  # where argcomplete looks for it
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from gpuwatch.cli.arguments import Parser
+from gpuwatch.cli.arguments import Parser, completed_from, scenarios
 from gpuwatch.cli.dashboard import show
 from gpuwatch.dashboard.launch import first_frame
 
 
 def add_arguments(parser: Parser) -> None:
     parser.describe = _description
-    parser.add_argument("scenario", nargs="?", default="starved", metavar="SCENARIO", help="default: starved")
+    name = parser.add_argument("scenario", nargs="?", default="starved", metavar="SCENARIO", help="default: starved")
+    completed_from(name, scenarios)
 
 
 def demo(arguments: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from gpuwatch.cli.arguments import completed_from
 from gpuwatch.cli.output import ExitCode, GpuwatchError, is_terminal, write_styled
 from gpuwatch.diagnosis.advice.sampled import SAMPLES
 from gpuwatch.diagnosis.advice.stream import EARLY_STEPS
@@ -130,7 +131,8 @@ _WIDEST = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Prints what a rule means, when it fires and when it does not. Without RULE: lists all rules."
-    parser.add_argument("rule", nargs="?", metavar="RULE")
+    rule = parser.add_argument("rule", nargs="?", metavar="RULE")
+    completed_from(rule, lambda: [each.id for each in all_rules()])
 
 
 def explain(arguments: argparse.Namespace) -> int:

@@ -124,7 +124,7 @@ def test_gpu_of_a_process_is_reported_by_its_index(tmp_path: Path, simulated_dri
         )
     words, why = row_of(done.stdout, pid)
     assert words[1] == "1"
-    assert why == "computes on 1 GPU with torch, has 2 DataLoader workers"
+    assert why == "holds memory on 1 GPU with torch, has 2 DataLoader workers"
 
 
 def test_nothing_that_trains_is_one_sentence_and_exit_code_two(tmp_path: Path) -> None:
