@@ -1,8 +1,9 @@
 """The search of `gpuwatch tune`: tries what the findings of a first run advise, keeps what is proved faster.
 
 One change after another, in the order of the plan, on top of what was kept before. A change is tried in turns with the
-settings that it is to replace, and is dropped as soon as its runs leave it no chance. In the end all that was kept is
-compared with the program as it is.
+settings that it is to replace, and is dropped as soon as its runs leave it no chance. Changes without a promise come
+last, first all of them together: where that brings nothing, none of them is tried alone. In the end all that was kept
+is compared with the program as it is.
 """
 
 from __future__ import annotations
@@ -162,7 +163,16 @@ class Tuning:
             raise nothing_to_compare(self.first.failure)
         if not self.only_loader:
             self.notes += not_tried(findings)
-        waiting = list(advised(findings, only_loader=self.only_loader))
+        found = advised(findings, only_loader=self.only_loader)
+        self._try([each for each in found if each.gain is not None], runs, narrator)
+        hinted = [each for each in found if each.gain is None and not self._is_so(each)]
+        if not self._bring_nothing(hinted, runs, narrator):
+            self._try(hinted, runs, narrator)
+        if self.kept.changes:
+            self._close(runs, narrator)
+
+    def _try(self, waiting: list[Candidate], runs: Runs, narrator: Narrator) -> None:
+        """One after another, each on top of what was kept before."""
         while waiting and not self.interrupted:
             candidate = waiting.pop(0)
             if candidate.gain is not None and candidate.gain.high < 1.0 + self.min_effect:
@@ -173,8 +183,24 @@ class Tuning:
             self.attempts.append(attempt)
             if attempt.outcome == "kept":
                 waiting[:0] = self._further(candidate)
-        if self.kept.changes:
-            self._close(runs, narrator)
+
+    def _bring_nothing(self, hinted: Sequence[Candidate], runs: Runs, narrator: Narrator) -> bool:
+        """Whether several changes together make no difference: two runs in place of two for each.
+
+        Where they slow the program down, or one of them fails, another one may still help.
+        """
+        if len(hinted) < 2:
+            return False
+        before = self.kept
+        changes = {change.name: change for each in reversed(hinted) for change in each.changes}
+        together = Candidate(tuple(changes.values())[::-1], ", ".join(dict.fromkeys(each.rule for each in hinted)))
+        attempt = self._tried(together, runs, narrator)
+        self.kept = before
+        ratio = attempt.judgement.ratio if attempt is not None else None
+        if attempt is None or attempt.outcome != "dropped" or ratio is None or ratio < SLOWER:
+            return False
+        self.attempts.append(attempt)
+        return True
 
     @property
     def metric(self) -> Metric:

@@ -162,6 +162,37 @@ class TestWhatIsKept:
         assert tuning.runs_made <= 5 and not tuning.kept.changes
         assert headline(TuneResult(tuning, 20.0, None)).startswith("nothing to gain: nothing that was tried")
 
+    def hints(self, count: int) -> tuple[Finding, ...]:
+        """Findings that promise nothing."""
+        keywords = ({"pin_memory": "True"}, {"num_workers": "1"}, {"in_order": "False"})
+        edits = [CallEdit("DataLoader", "/home/me/train.py", 12, each) for each in keywords]
+        return tuple(finding(f"hint-{place}", edit, gain=None) for place, edit in enumerate(edits[:count]))
+
+    def test_where_none_of_several_hints_helps_it_takes_five_runs_too(self) -> None:
+        tuning = tuned(FakeRuns(lambda arm: 100.0, self.hints(3)))
+        assert tuning.runs_made == 5
+        (attempt,) = tuning.attempts
+        assert attempt.outcome == "dropped"
+        assert attempt.candidate.label == "pin_memory=true num_workers=1 in_order=false"
+
+    @pytest.mark.parametrize("others", [1.0, 0.7], ids=["the others bring nothing", "another one slows it down"])
+    def test_of_several_hints_the_one_that_helps_is_found(self, others: float) -> None:
+        def speed(arm: Arm) -> float:
+            names = {change.name for change in arm.changes}
+            return 100.0 * (1.2 if "in_order" in names else 1.0) * (others if "pin_memory" in names else 1.0)
+
+        tuning = tuned(FakeRuns(speed, self.hints(3)))
+        assert tuning.kept.label == "in_order=false" and tuning.is_proved
+        assert [each.outcome for each in tuning.attempts] == ["dropped", "dropped", "kept"]
+
+    def test_hints_that_fail_together_are_tried_alone(self) -> None:
+        tuning = tuned(FakeRuns(lambda arm: None if len(arm.changes) > 1 else 100.0, self.hints(2)))
+        assert [each.outcome for each in tuning.attempts] == ["dropped", "dropped"]
+
+    def test_a_promise_is_tried_by_itself(self) -> None:
+        tuning = tuned(FakeRuns(by_workers, (finding("workers-zero", WORKERS), *self.hints(2))))
+        assert tuning.attempts[0].candidate.rule == "workers-zero" and tuning.attempts[0].outcome == "kept"
+
     @pytest.mark.parametrize("scatter", [0.002, 0.01, 0.05])
     def test_a_program_against_itself_seldom_wins(self, scatter: float) -> None:
         wins = 0
