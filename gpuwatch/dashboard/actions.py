@@ -10,13 +10,24 @@ from typing import Literal
 from textual.binding import Binding, BindingType
 
 Place = Literal[
-    "app", "player", "main", "page", "finding", "timeline", "processes", "process", "signal", "gpu", "attach", "list",
-    "filter", "trial",
+    "app", "player", "main", "page", "finding", "timeline", "processes", "process", "signal", "gpu", "run", "attach",
+    "list", "filter", "trial",
 ]  # fmt: skip
 """Where a key is bound, and whose bottom line it is on: "page" is any screen of one page, "player" the app over a
 recording, "list" a list with a cursor."""
 
-PAGES: tuple[Place, ...] = ("page", "finding", "timeline", "processes", "gpu", "attach", "trial", "process", "signal")
+PAGES: tuple[Place, ...] = (
+    "page",
+    "finding",
+    "timeline",
+    "processes",
+    "gpu",
+    "run",
+    "attach",
+    "trial",
+    "process",
+    "signal",
+)
 """What is opened above the main screen and left again."""
 
 State = Literal[
@@ -34,11 +45,12 @@ State = Literal[
     "several",
     "gpus",
     "over",
+    "training",
 ]
 """What an action on a bottom line may need: an entry under the cursor (a finding, a process, or the way back to
 everything), processes to attach to or none, a picture that runs, is held or has ended, a recording that is being
 written or none, several fixes that a trial can try, more than one GPU, runs
-that have ended."""
+that have ended, any run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +130,18 @@ ACTIONS = (
         ),
     ),
     Action(
+        "R",
+        "all about the run of the finding under the cursor, else about the first one; R again: the next run; a click on"
+        " a run's panel opens it",
+        bound=(Bound("main", "R", "run"), Bound("run", "R", "next_run")),
+        shown=(
+            Shown("main", 47, "run", ("training",)),
+            Shown("player", 98, "run", ("training",)),
+            Shown("run", 10, "next run"),
+        ),
+        palette=("Run", "All about a training run"),
+    ),
+    Action(
         "o",
         "order of the GPUs: by index, or failing, idle and throttled first; where rows do not fit, GPUs that are used"
         " alike share one, which enter opens",
@@ -182,6 +206,7 @@ ACTIONS = (
             Shown("player", 60, "timeline"),
             Shown("finding", 40, "timeline"),
             Shown("gpu", 20, "timeline"),
+            Shown("run", 20, "timeline"),
         ),
         palette=("Timeline", "GPUs, steps, waits and phases on one axis"),
     ),
@@ -283,6 +308,7 @@ ACTIONS = (
             Shown("finding", 95, "zoom"),
             Shown("timeline", 10, "zoom"),
             Shown("gpu", 10, "zoom"),
+            Shown("run", 30, "zoom"),
         ),
     ),
     Action(
@@ -343,6 +369,7 @@ ACTIONS = (
             Shown("timeline", 90, "help"),
             Shown("processes", 90, "help"),
             Shown("gpu", 90, "help"),
+            Shown("run", 90, "help"),
             Shown("attach", 90, "help"),
             Shown("trial", 90, "help"),
             Shown("process", 90, "help"),

@@ -277,6 +277,11 @@ class DashboardApp(App[int]):
 
         self._open(GpuScreen(uuid))
 
+    def open_run(self, run_id: str) -> None:
+        from gpuwatch.dashboard.screens.run import RunScreen
+
+        self._open(RunScreen(run_id))
+
     def open_finding(self, key: FindingKey) -> None:
         from gpuwatch.dashboard.screens.finding import FindingScreen
 

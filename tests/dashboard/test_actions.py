@@ -16,6 +16,7 @@ from gpuwatch.dashboard.screens.finding import FindingScreen, TrialScreen
 from gpuwatch.dashboard.screens.gpu import GpuScreen
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.screens.processes import ProcessesScreen, ProcessScreen, SignalScreen
+from gpuwatch.dashboard.screens.run import RunScreen
 from gpuwatch.dashboard.screens.timeline import TimelineScreen
 from gpuwatch.dashboard.widgets import CursorList, FilterInput
 
@@ -30,6 +31,7 @@ CLASSES: dict[Place, tuple[type[DOMNode], ...]] = {
     "process": (ProcessScreen,),
     "signal": (SignalScreen,),
     "gpu": (GpuScreen,),
+    "run": (RunScreen,),
     "attach": (AttachScreen,),
     "list": (CursorList, GpuTable),
     "filter": (FilterInput,),

@@ -13,6 +13,7 @@ from gpuwatch.dashboard.screens.gpu import GpuScreen
 from gpuwatch.dashboard.screens.help import HelpScreen, RuleScreen
 from gpuwatch.dashboard.screens.main import MainScreen
 from gpuwatch.dashboard.screens.processes import ProcessesScreen
+from gpuwatch.dashboard.screens.run import RunScreen
 from gpuwatch.dashboard.screens.timeline import TimelineScreen
 from gpuwatch.dashboard.view import View
 from gpuwatch.diagnosis.finding import Fix, SetupEdit
@@ -320,6 +321,43 @@ async def test_tab_leads_to_the_gpus_and_enter_to_all_about_one() -> None:
         await driver.press("escape", "up", "enter")
         assert "memory temperature        - (not supported by this GPU)" in driver.text
         assert "fan                       - (this board has no fan)" in driver.text
+
+
+async def test_r_opens_all_about_a_run_and_goes_on_to_the_next() -> None:
+    async with driven(situations.two_runs(), (100, 70)) as driver:
+        await driver.press("R")
+        assert isinstance(driver.app.screen, RunScreen)
+        assert "─ train.py (4711)" in driver.text and "num_workers" in driver.text
+        await driver.press("R")
+        assert "─ finetune.py (5000)" in driver.text and "─ train.py (4711)" not in driver.text
+        await driver.press("R", "escape")
+        assert isinstance(driver.app.screen, MainScreen)
+
+
+async def test_a_click_on_a_runs_panel_opens_its_page() -> None:
+    async with driven(situations.two_runs(), (120, 50)) as driver:
+        line = next(
+            y for y, text in enumerate(driver.text.splitlines()) if "finetune.py (5000)" in text and "·" in text
+        )
+        await driver.pilot.click(offset=(20, line + 1))
+        await driver.settle()
+        assert isinstance(driver.app.screen, RunScreen)
+        assert "─ finetune.py (5000)" in driver.text
+
+
+async def test_without_a_run_there_is_no_page_of_one() -> None:
+    async with driven(situations.no_run(), (100, 40)) as driver:
+        await driver.press("R")
+        assert "There is no training run here." in driver.text
+        assert "R run" not in driver.text
+
+
+async def test_the_page_of_a_run_has_every_rank_its_loader_and_its_findings() -> None:
+    async with driven(situations.straggler(), (120, 90)) as driver:
+        await driver.press("R")
+        assert "straggler-rank            Other ranks wait 90 ms" in driver.text
+        assert "rank 5                    pid 4716, GPU 5, step 250 ms, own work 250 ms" in driver.text
+        assert "DataLoader of training, built at train.py:88" in driver.text
 
 
 async def test_64_gpus_scroll_to_the_last_with_its_chart() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from textual import events
 from textual.binding import BindingType
+from textual.message import Message
 from textual.widget import Widget
 
 from gpuwatch.dashboard.actions import Key, State, bindings, bottom_line
@@ -66,6 +68,21 @@ class VerdictBox(LinesWidget):
         self.post_message(OpenFinding(of_verdict=True))
 
 
+class OpenRun(Message):
+    """The user clicked on a line of the runs' panels."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__()
+        self.line = line
+
+
+class Body(LinesWidget):
+    """The host's lines and the runs' panels; a click opens the page of a run."""
+
+    def on_click(self, event: events.Click) -> None:
+        self.post_message(OpenRun(event.y))
+
+
 class MainScreen(ViewScreen):
     """Where everybody starts."""
 
@@ -81,7 +98,7 @@ class MainScreen(ViewScreen):
             VerdictBox(id="verdict"),
             LinesWidget(id="gpu-head"),
             GpuTable(id="gpus"),
-            LinesWidget(id="body"),
+            Body(id="body"),
             FindingsList(id="findings"),
         )
 
@@ -95,6 +112,8 @@ class MainScreen(ViewScreen):
         states: set[State] = {"finding"} if view.findings else set()
         if snapshot is not None and len(snapshot.gpus) > 1:
             states.add("gpus")
+        if view.runs:
+            states.add("training")
         if any(run.state == "ended" for run in view.all_runs):
             states.add("over")
         if snapshot is not None and snapshot.replay is not None:
@@ -193,6 +212,27 @@ class MainScreen(ViewScreen):
 
     def on_open_gpu(self, message: OpenGpu) -> None:
         self.dashboard.open_gpu(message.uuid)
+
+    def on_open_run(self, message: OpenRun) -> None:
+        plan = self._plan
+        if plan is None:
+            return
+        below = plan.host
+        for run, height in zip(self.dashboard.view.runs, (*plan.runs, *([1] * plan.ended)), strict=False):
+            if below <= message.line < below + height:
+                self.dashboard.open_run(run.id)
+            below += height
+
+    def action_run(self) -> None:
+        """The run that the finding under the cursor is about, else the first."""
+        finding, view = self._current(), self.dashboard.view
+        run = view.run(finding.run) if finding is not None else None
+        if run is None and view.runs:
+            run = view.runs[0]
+        if run is None:
+            self.notify("There is no training run here.", severity="warning")
+        else:
+            self.dashboard.open_run(run.id)
 
     def action_open(self) -> None:
         self.on_open_finding(OpenFinding())
