@@ -30,6 +30,7 @@ COMMANDS = {
     "replay": "play a recording in the dashboard",
     "compare": "compare recordings from before and after a change",
     "export": "write a recording as CSV, Parquet, JSON lines, a trace for Perfetto, or for TensorBoard",
+    "exporter": "serve GPUs, runs and findings as Prometheus metrics",
     "completion": "what your shell needs to complete all this",
 }
 """Each command with its line in `gpuwatch --help`. Its arguments and its run are in the module of its name."""

@@ -17,7 +17,7 @@ from gpuwatch.cli.output import (
     say,
 )
 
-_CONFIGURED = ("dashboard", "record", "replay", "report", "watch")
+_CONFIGURED = ("dashboard", "exporter", "record", "replay", "report", "watch")
 """Commands that run the rules, and so take their settings from the config."""
 
 

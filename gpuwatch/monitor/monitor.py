@@ -71,6 +71,10 @@ class Guard:
         else:
             self._notices[name] = sentence
 
+    def fails(self, name: str) -> bool:
+        """Whether a part fails now."""
+        return name in self._notices
+
     @contextmanager
     def part(self, name: str, *, proves: bool = True) -> Iterator[None]:
         """Runs a block as one part of the watch.
@@ -91,6 +95,15 @@ class Guard:
                 self._notices.pop(name, None)
 
 
+@dataclass(frozen=True, slots=True)
+class SourceHealth:
+    """How one source does: whether its last `collect` worked, and how many seconds that took; None before the first."""
+
+    name: str
+    works: bool
+    seconds: float | None
+
+
 _REST_NS = 100_000_000
 _LEAST_REST_NS = 1_000_000
 _RETRY_NS = 5_000_000_000
@@ -99,7 +112,7 @@ _RETRY_NS = 5_000_000_000
 class _Outlet:
     """One source, and what it said last of when to ask it."""
 
-    __slots__ = ("due_ns", "file", "has_failed", "part", "rest_until_ns", "source")
+    __slots__ = ("due_ns", "file", "has_failed", "part", "rest_until_ns", "seconds", "source")
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -108,6 +121,7 @@ class _Outlet:
         self.due_ns: int | None = None
         self.rest_until_ns = 0
         self.has_failed = False
+        self.seconds: float | None = None
 
     def is_out(self, now_ns: int) -> bool:
         """Whether it failed so recently that it is not asked yet."""
@@ -133,6 +147,11 @@ class Feed:
         found = (getattr(outlet.source, "problem", None) for outlet in self._outlets)
         return tuple(problem for problem in found if problem)
 
+    @property
+    def health(self) -> tuple[SourceHealth, ...]:
+        """How each source does; from any thread."""
+        return tuple(SourceHealth(each.source.name, not each.has_failed, each.seconds) for each in self._outlets)
+
     def plan(self, now_ns: int) -> tuple[list[int], int | None]:
         """The files to wait for input on, and until when at most."""
         files: list[int] = []
@@ -155,11 +174,12 @@ class Feed:
             if outlet.rest_until_ns > now_ns or not (is_due or outlet.file in ready):
                 continue
             samples: Sequence[Sample] = ()
-            outlet.has_failed, outlet.rest_until_ns = True, now_ns + _RETRY_NS
+            outlet.rest_until_ns, has_failed, began = now_ns + _RETRY_NS, True, time.perf_counter()
             with self._guard.part(outlet.part):
                 samples = tuple(outlet.source.collect(now_ns))
                 rest_ns = _REST_NS if self.may_rest else _LEAST_REST_NS
-                outlet.has_failed, outlet.rest_until_ns = False, now_ns + rest_ns
+                outlet.rest_until_ns, has_failed = now_ns + rest_ns, False
+            outlet.has_failed, outlet.seconds = has_failed, time.perf_counter() - began
             yield outlet.part, samples
 
     def _ask(self, outlet: _Outlet, now_ns: int) -> None:
@@ -312,6 +332,7 @@ class Monitor:
         self._own_cpu_share = own_cost.share(now_ns) if own_cost else None
         self._wall_times = WallTimes(lead.wall_anchors if lead else ())
         self._evaluation = Evaluation()
+        self._evaluation_took: float | None = None
         self._subscribers: list[Subscriber] = []
         self._thread: threading.Thread | None = None
         self._waker = Waker()
@@ -355,6 +376,13 @@ class Monitor:
     def snapshot(self) -> Snapshot:
         """The newest snapshot; from any thread."""
         return self._snapshot
+
+    def sources(self) -> tuple[SourceHealth, ...]:
+        """How each source does, and the diagnosis as one more; from any thread."""
+        return (
+            *self._feed.health,
+            SourceHealth("diagnosis", not self._guard.fails("diagnosis"), self._evaluation_took),
+        )
 
     def attach(self, pid: int | None) -> None:
         """Narrows the watch to one process tree and its GPUs, or widens it to everything again; from any thread.
@@ -492,10 +520,12 @@ class Monitor:
             self._own_cpu_share = self._own_cost.share(now_ns)
         scene = self._evaluation.scene
         findings: tuple[Finding, ...] = ()
+        began = time.perf_counter()
         with self._guard.part("diagnosis"):
             scene = self._scene(now_ns, self._window_seconds)
             findings = self._engine.evaluate(scene) if self._engine is not None else ()
         self._evaluation = Evaluation(scene, findings)
+        self._evaluation_took = time.perf_counter() - began
         self._recorder.judged(now_ns, findings)
 
     def _publish(self, now_ns: int) -> None:
