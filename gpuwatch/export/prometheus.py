@@ -53,6 +53,9 @@ _UNITS = {
 }
 """Unit -> the end of a metric's name, the base unit in its place, and by what values are multiplied and divided."""
 
+_NAMES = {"gpu.nvlink_count": "nvlinks", "gpu.nvlink_active": "nvlinks_active"}
+"""Where the field's name ends as only a histogram's may."""
+
 _BASE_UNITS = ("ratio", "hertz", "seconds", "bytes", "watts", "joules", "celsius")
 
 _THROTTLED = "throttled_"
@@ -108,13 +111,13 @@ class Shape(NamedTuple):
 
     def value(self, stored: float) -> float:
         """A value in the base unit."""
-        return stored * self.times / self.by
+        return round(stored * self.times / self.by, 9)  # 53.3 / 100 is 0.5329999999999999
 
 
 def shape_of(metric: Metric) -> Shape:
     """How a row is exported."""
     end, unit, times, by = _UNITS.get(metric.unit, ("", "", 1.0, 1.0))
-    name = metric.name.removesuffix(end) + unit
+    name = _NAMES.get(metric.series, metric.name.removesuffix(end) + unit)
     labels: tuple[tuple[str, str], ...] = ()
     if metric.name.startswith(_THROTTLED):
         labels = (("reason", metric.name.removeprefix(_THROTTLED).removesuffix(end)),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -90,6 +91,25 @@ def test_a_scrape_has_gpus_runs_and_findings_in_both_formats_and_nothing_private
             scraped(address.replace("metrics", "secrets"))
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0
+
+
+PROMTOOL = shutil.which("promtool")
+FLEET = Path(__file__).parents[2] / "docs/fleet"
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool, of the package prometheus, is not installed")
+def test_promtool_finds_nothing_wrong_with_metrics_rules_and_scrape_config() -> None:
+    with serving("--labels", "user,script,sentence") as (_, address):
+        wait_until(lambda: "gpuwatch_finding_active" in scraped(address)[0])
+        text = scraped(address)[0]
+    for words, given in (
+        (["check", "metrics"], text),
+        (["check", "rules", "rules.yml"], None),
+        (["test", "rules", "rules-test.yml"], None),
+        (["check", "config", "--syntax-only", "prometheus.yml"], None),
+    ):
+        done = subprocess.run([str(PROMTOOL), *words], cwd=FLEET, input=given, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), words
 
 
 def test_names_are_in_labels_where_they_were_asked_for() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client.metrics_core import Metric as Family
 
+from gpuwatch.diagnosis.rules import all_rules
 from gpuwatch.export.prometheus import STALE_SECONDS, Ask, families, shape_of
 from gpuwatch.metrics import BY_SERIES, GPU, HOST
 from gpuwatch.monitor.snapshot import Snapshot
@@ -24,8 +27,23 @@ def test_every_row_has_a_sentence_and_a_name_of_its_own_in_base_units() -> None:
     assert all(metric.help.endswith(".") for metric in rows)
     assert len({(shape.name, shape.labels) for shape in shapes}) == len(rows)
     assert not [shape.name for shape in shapes if shape.name.endswith(("_percent", "_mhz", "_ns", "_share"))]
+    assert not [shape.name for shape in shapes if shape.name.endswith(("_count", "_sum", "_bucket", "_total", "_info"))]
     assert shape_of(BY_SERIES["gpu.sm_clock_mhz"]).value(1410) == 1.41e9
     assert shape_of(BY_SERIES["gpu.utilization_percent"]).value(47) == 0.47
+
+
+RULES = Path(__file__).parents[2] / "docs/fleet/rules.yml"
+
+
+def test_alerts_ask_for_metrics_that_there_are() -> None:
+    snapshots = (situations.straggler(), situations.shared(), situations.lost(), situations.starved())
+    known = {sample.name for each in snapshots for family in of(each).values() for sample in family.samples}
+    known |= {shape_of(metric).name + "_total" for metric in GPU.values() if metric.kind == "counter"}
+    asked = set(re.findall(r"(?<![:\w])gpuwatch_\w+", RULES.read_text()))
+    assert asked and not asked - known
+    rules = {rule.id for rule in all_rules()}
+    named = re.findall(r'rule=~?"([^"]+)"', RULES.read_text())
+    assert named and all(any(re.fullmatch(name, rule) for rule in rules) for name in named)
 
 
 def test_what_is_unknown_has_no_sample() -> None:
