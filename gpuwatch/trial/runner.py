@@ -87,7 +87,8 @@ class Runner:
 
     def look(self, on_progress: OnProgress) -> tuple[RunResult, tuple[Finding, ...]]:
         """A first run as it is, long enough for the rules to judge it, and what they find in it."""
-        enough = replace(self.enough, seconds=max(self.enough.seconds or 0.0, LOOK_SECONDS))
+        seconds, steps = max(self.enough.seconds or 0.0, LOOK_SECONDS), max(self.enough.steps or 0, LOOK_STEPS)
+        enough = replace(self.enough, seconds=seconds, steps=steps, most_seconds=max(seconds, LOOK_MOST_SECONDS))
         run, _, findings = self._first(enough, on_progress)
         return run, findings
 
@@ -158,6 +159,10 @@ ENOUGH_STEPS = 30
 
 LOOK_SECONDS = 10.0
 """Of settled training, at least, before the rules are asked: some judge 8 s and more."""
+LOOK_STEPS = 40
+"""The rules judge 30, and report what two evaluations find."""
+LOOK_MOST_SECONDS = 60.0
+"""They judge a minute, however few steps it has."""
 
 
 _LAST_WORDS_NS = SECOND_NS
@@ -189,12 +194,15 @@ class Stopping:
 class Enough:
     """When a run has been watched long enough: training seconds, or steps; and how long to wait for a step.
 
+    With `most_seconds` of training it has been in any case.
+
     `host_bytes`: the memory of the host at which a run is ended; infinite where it is only measured, None where it is
     not even that, for to read it holds up a process that allocates.
     """
 
     seconds: float | None
     steps: int | None = None
+    most_seconds: float | None = None
     patience_seconds: float = PATIENCE_SECONDS
     host_bytes: float | None = None
 
@@ -262,7 +270,7 @@ def watch_run(
         on_progress: called about once a second with what has been counted.
         at_end: called before the run is ended, with all that was seen of it.
     """
-    meter = Meter(monitor.timeline, enough.seconds, enough.steps)
+    meter = Meter(monitor.timeline, enough.seconds, enough.steps, enough.most_seconds)
     polls, host = _Polls(), _HostPeak(training, enough.host_bytes)
     started_ns, oom_kills = time.monotonic_ns(), _oom_kills()
 
@@ -553,11 +561,13 @@ class Meter:
         timeline: that the trainers' steps come into.
         seconds: of training that are enough; None: whatever `steps` say.
         steps: that are enough.
+        most_seconds: of training that are enough, however few its steps.
     """
 
     timeline: Timeline
     seconds: float | None
     steps: int | None = None
+    most_seconds: float | None = None
     _counts: dict[str, _Count] = field(default_factory=dict)
 
     def update(self) -> None:
@@ -621,6 +631,8 @@ class Meter:
         )
 
     def _is_enough(self, count: _Count) -> bool:
+        if self.most_seconds is not None and count.sums.train >= self.most_seconds:
+            return count.sums.steps >= LEAST_STEPS
         if count.sums.steps < max(LEAST_STEPS, self.steps or 0):
             return False
         return self.seconds is None or count.sums.train >= self.seconds

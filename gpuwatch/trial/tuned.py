@@ -17,7 +17,7 @@ from gpuwatch.trial.render import (
     speed_words,
     verdict_words,
 )
-from gpuwatch.trial.tuning import Attempt, Tuning
+from gpuwatch.trial.tuning import PLAIN, Attempt, Tuning
 
 _HEADING = ("tried", "change", "outcome")
 _LONGEST_LABEL = 40
@@ -50,6 +50,13 @@ def _outcome(tuning: Tuning) -> str:
         return f"{tuning.kept.label}: {change_words(tuning.total)}, from {before} to {after} {UNITS[tuning.metric]}"
     if tuning.kept.changes:
         return f"nothing is certainly faster than the unchanged program: {verdict_words(tuning.total)}"
+    unproved = [each for each in tuning.attempts if (each.judgement.ratio or 1.0) >= PLAIN]
+    if unproved:
+        found = max(unproved, key=lambda each: each.judgement.ratio or 1.0)
+        return (
+            f"not proved: {found.candidate.label} seems to be {found.judgement.ratio:.2f}x as fast, but runs of one "
+            f"setting differ too much; try --runs {MOST_RUNS // 2} or longer runs with --seconds"
+        )
     if tuning.attempts:
         return f"nothing to gain: nothing that was tried is faster by {100 * tuning.min_effect:g}% or more"
     return "nothing to gain: no finding of the first run advises a setting that could be tried"

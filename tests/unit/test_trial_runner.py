@@ -12,10 +12,10 @@ from gpuwatch.timeline.timeline import Timeline
 from gpuwatch.trial.runner import SETTLED_AT_LATEST, Meter
 
 
-def metered(*samples: Any, seconds: float | None = 2.0, steps: int | None = None) -> Meter:
+def metered(*samples: Any, seconds: float | None = 2.0, steps: int | None = None, most: float | None = None) -> Meter:
     """Everything at once: it is read in several looks all the same."""
     history = Timeline(started_ns=0)
-    meter = Meter(history, seconds, steps)
+    meter = Meter(history, seconds, steps, most)
     for sample in samples:
         history.add(sample)
         meter.update()
@@ -54,6 +54,12 @@ def test_it_is_enough_after_the_seconds_or_the_steps_that_were_asked_for() -> No
 
 def test_few_long_steps_are_not_enough_however_long_they_take() -> None:
     assert not metered(facts(0), *build.steps(15, period=5.0, samples=16), seconds=10.0).is_full
+
+
+def test_after_the_most_seconds_fewer_steps_are_enough() -> None:
+    some = (facts(0), *build.steps(40, period=2.0, samples=16))
+    assert not metered(*some, seconds=10.0, steps=39).is_full
+    assert metered(*some, seconds=10.0, steps=39, most=60.0).is_full
 
 
 def test_samples_that_are_not_reported_make_no_figure() -> None:

@@ -189,6 +189,20 @@ class TestWhatIsKept:
         tuning = tuned(FakeRuns(lambda arm: None if len(arm.changes) > 1 else 100.0, self.hints(2)))
         assert [each.outcome for each in tuning.attempts] == ["dropped", "dropped"]
 
+    def test_a_change_that_is_plainly_faster_gets_the_runs_that_prove_it(self) -> None:
+        rates = iter([14.0, 3.2, 11.0, 9.0, 12.0, 10.0, 13.0])
+        runs = FakeRuns(lambda arm: 83.0 if arm.changes else next(rates), (finding("crowd", WORKERS),))
+        tuning = tuned(runs)
+        assert tuning.attempts[0].outcome == "kept" and tuning.is_proved
+        assert tuning.attempts[0].runs in (3, 4, 5)
+
+    def test_what_cannot_be_proved_though_it_is_much_faster_is_not_called_nothing(self) -> None:
+        rates = iter([0.2, 60.0] * 9)
+        runs = FakeRuns(lambda arm: 83.0 if arm.changes else next(rates), (finding("crowd", WORKERS),))
+        text = render_text(TuneResult(tuned(runs), 6.0, None))
+        assert "Result: not proved: num_workers=4 persistent_workers=true seems to be" in text
+        assert "nothing to gain" not in text
+
     def test_a_promise_is_tried_by_itself(self) -> None:
         tuning = tuned(FakeRuns(by_workers, (finding("workers-zero", WORKERS), *self.hints(2))))
         assert tuning.attempts[0].candidate.rule == "workers-zero" and tuning.attempts[0].outcome == "kept"

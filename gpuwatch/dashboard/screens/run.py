@@ -100,7 +100,7 @@ def _step(page: Page, run: RunNow) -> None:
     if run.batches_per_step is not None:
         page.pair("batches per step", f"{run.batches_per_step:.3g}")
     if run.current_line is not None:
-        page.pair("now at", current_line_words(run.current_line))
+        page.pair("now", current_line_words(run.current_line))
     if run.top_line is not None:
         share = say.share(run.top_line.share.value)
         page.pair("most often at", f"{line_place(run.top_line)}  {share} of the training thread")
