@@ -57,9 +57,9 @@ def test_few_long_steps_are_not_enough_however_long_they_take() -> None:
 
 
 def test_after_the_most_seconds_fewer_steps_are_enough() -> None:
-    some = (facts(0), *build.steps(40, period=2.0, samples=16))
-    assert not metered(*some, seconds=10.0, steps=39).is_full
-    assert metered(*some, seconds=10.0, steps=39, most=60.0).is_full
+    some = (facts(0), *build.steps(60, period=2.0, samples=16))
+    assert not metered(*some, seconds=10.0, steps=59).is_full
+    assert metered(*some, seconds=10.0, steps=59, most=60.0).is_full
 
 
 def test_samples_that_are_not_reported_make_no_figure() -> None:
