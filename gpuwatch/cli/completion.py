@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from gpuwatch.cli.arguments import Parser
 from gpuwatch.cli.output import ExitCode, write_stdout
+
+if TYPE_CHECKING:
+    from gpuwatch.cli.arguments import Parser
 
 SHELLS = ("bash", "zsh", "fish")
 

@@ -151,14 +151,14 @@ class TextFile:
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + _TEXTFILE_SECONDS
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")  # node_exporter reads *.prom
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")  # node_exporter reads *.prom
         try:
-            beside.write_bytes(self._metrics.text("")[0])
-            beside.chmod(0o644)
-            beside.replace(self._path)
+            temporary.write_bytes(self._metrics.text("")[0])
+            temporary.chmod(0o644)
+            temporary.replace(self._path)
         except OSError as error:
             with suppress(OSError):
-                beside.unlink()
+                temporary.unlink()
             raise GpuwatchError(
                 f"{self._path} cannot be written ({error.strerror}): give another --textfile"
             ) from error

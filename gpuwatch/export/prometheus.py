@@ -443,5 +443,5 @@ def _text(value: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, with an ellipsis in the place of what is beyond so many characters."""
+    """The text, with an ellipsis in the place of what is longer."""
     return text if len(text) <= most else text[: most - 1] + "…"

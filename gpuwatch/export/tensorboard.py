@@ -18,7 +18,7 @@ def write_events(
     """Writes a file of events: a scalar for each known value of the curves, a text for each finding.
 
     The tags are "gpuwatch/gpu0/power_watts", "gpuwatch/train.py-4711/wait_share", "gpuwatch/host/cpu_percent": values
-    have the units of their names. A step is a second of the recording; beside the training's own charts they lie by
+    have the units of their names. A step is a second of the recording; next to the training's own charts they lie by
     wall time.
 
     Args:
