@@ -53,7 +53,7 @@ _UNITS = {
 }
 """Unit -> the end of a metric's name, the base unit in its place, and by what values are multiplied and divided."""
 
-_NAMES = {"gpu.nvlink_count": "nvlinks", "gpu.nvlink_active": "nvlinks_active"}
+_NAMES = {"nvlink_count": "nvlinks", "nvlink_active": "nvlinks_active"}
 """Where the field's name ends as only a histogram's may."""
 
 _BASE_UNITS = ("ratio", "hertz", "seconds", "bytes", "watts", "joules", "celsius")
@@ -117,7 +117,7 @@ class Shape(NamedTuple):
 def shape_of(metric: Metric) -> Shape:
     """How a row is exported."""
     end, unit, times, by = _UNITS.get(metric.unit, ("", "", 1.0, 1.0))
-    name = _NAMES.get(metric.series, metric.name.removesuffix(end) + unit)
+    name = _NAMES.get(metric.name, metric.name.removesuffix(end) + unit)
     labels: tuple[tuple[str, str], ...] = ()
     if metric.name.startswith(_THROTTLED):
         labels = (("reason", metric.name.removeprefix(_THROTTLED).removesuffix(end)),)
