@@ -202,9 +202,9 @@ class Enough:
 
     seconds: float | None
     steps: int | None = None
-    most_seconds: float | None = None
     patience_seconds: float = PATIENCE_SECONDS
     host_bytes: float | None = None
+    most_seconds: float | None = None
 
 
 @dataclass(slots=True)
